@@ -1,0 +1,17 @@
+/* A matrix in memory: format, shape, and where its planes lie. Weights are never expanded: kernels
+ * multiply packed rows. W is [rows][cols] = [out][in], as in the checkpoint. */
+#ifndef SL_KERNELS_MAT_H
+#define SL_KERNELS_MAT_H
+
+#include "kernels/format.h"
+
+struct sl_mat {
+    enum sl_fmt fmt;
+    int rows, cols;
+    const uint8_t *codes;      /* never NULL */
+    const uint8_t *scales;     /* NULL when the format has none */
+    const uint8_t *row_scales; /* NULL when the format has none */
+    const uint8_t *table;      /* NULL when the format has none */
+};
+
+#endif

@@ -1,0 +1,52 @@
+/* The model bound to memory: which matrix is which, per layer, as the graph reads it (spec 2.2, 3).
+ *
+ * Built once from a pack's trunk; immutable; shared by sessions. Vectors that a formula folds are
+ * folded here (attention-residual weight = norm * proj, exp(A_log)). */
+#ifndef SL_RUNTIME_MODEL_H
+#define SL_RUNTIME_MODEL_H
+
+#include "base/arena.h"
+#include "offload/pack.h"
+#include "offload/trunk.h"
+
+struct sl_kda_weights {
+    struct sl_mat q, k, v, f_a, f_b, b, g, o;
+    const float *conv[3];  /* q, k, v taps: [channels][conv_kernel], last tap = current token */
+    const float *exp_A;    /* [kda_heads]; A_log is per HEAD, the file pads it */
+    const float *dt_bias;  /* [kda_heads * kda_head_dim] */
+    const float *o_norm;   /* [kda_head_dim] */
+};
+
+struct sl_mla_weights {
+    struct sl_mat q_a, q_b; /* q_a unused (codes NULL) when q_lora_rank is 0: q_b is then q_proj */
+    struct sl_mat kv_a, kv_b, g, o;
+    const float *q_a_norm, *kv_a_norm;
+};
+
+struct sl_ffn_weights {
+    struct sl_mat gate, up, down; /* dense FFN, or the shared experts */
+};
+
+struct sl_layer {
+    bool is_kda, is_moe, opens_block;
+    const float *input_norm, *post_norm;     /* [hidden] */
+    const float *attn_mix, *ffn_mix;         /* [hidden], norm * proj; attn_mix of layer 0 is unused */
+    union { struct sl_kda_weights kda; struct sl_mla_weights mla; } attn;
+    struct sl_ffn_weights ffn;               /* dense or shared */
+    struct sl_mat router, latent_down, latent_up;
+    const float *router_bias, *latent_norm;
+};
+
+struct sl_model {
+    const struct sl_pack *pack;
+    struct sl_config cfg;
+    struct sl_mat embed, head;
+    const float *final_norm, *out_mix;
+    struct sl_layer *layers; /* [n_layers] */
+};
+
+/* Bytes sl_model_open takes from the arena beyond the trunk itself (folded vectors, layer table). */
+uint64_t sl_model_bytes(const struct sl_pack *p);
+int sl_model_open(struct sl_model **out, const struct sl_pack *p, const struct sl_trunk *t, struct sl_arena *arena, struct sl_err *err);
+
+#endif
