@@ -1,0 +1,272 @@
+# sluice: build, test, install. Run `make help` for the list of targets.
+#
+# One object tree a variant: build/ (default), build/asan, build/tsan, build/aarch64. What the machine
+# has is found by scripts/detect.sh and kept in $(O)/config.mk. Nothing is built for "this CPU only":
+# ISA variants are separate files, compiled with their own flags and chosen at run time.
+
+MAKEFLAGS += --no-builtin-rules
+.SUFFIXES:
+.DELETE_ON_ERROR:
+
+PREFIX  ?= /usr/local
+DESTDIR ?=
+FILTER  ?=
+V       ?= 0
+
+VARIANT ?=
+O := build$(if $(VARIANT),/$(VARIANT))
+
+ifeq ($(origin CC),default)
+CC := cc
+endif
+ifeq ($(VARIANT),aarch64)
+CC      := aarch64-linux-gnu-gcc
+SYSROOT := build/aarch64-root
+endif
+
+# Goals that need no compiler, and goals that may install what is missing.
+PLAIN_GOALS   := help clean distclean deps format lint-format lint-includes uninstall
+INSTALL_GOALS := demo test
+GOALS := $(or $(MAKECMDGOALS),all)
+
+.PHONY: all help demo test bench crosscheck asan tsan lint lint-format lint-includes lint-tidy format \
+        install uninstall clean distclean aarch64 test-aarch64 deps tests test-run FORCE
+
+all:
+
+ifneq ($(filter-out $(PLAIN_GOALS),$(GOALS)),)
+include $(O)/config.mk
+endif
+
+# Remade when the script or the compiler changes; prints the summary when it runs.
+CONFIG_KEY := $(CC)|$(VARIANT)|$(SYSROOT)
+ifneq ($(CONFIG_MADE_FOR),$(CONFIG_KEY))
+.PHONY: $(O)/config.mk
+endif
+$(O)/config.mk: scripts/detect.sh
+	@mkdir -p $(@D)
+	@CC='$(CC)' KEY='$(CONFIG_KEY)' SYSROOT='$(SYSROOT)' \
+	  INSTALL='$(if $(filter $(INSTALL_GOALS),$(GOALS)),1)' sh scripts/detect.sh $@
+
+# ---------------------------------------------------------------- flags
+
+WARN     := -Wall -Wextra -Wshadow -Wvla -Werror
+OPT      ?= -O2
+# No contraction: a fused multiply-add rounds once and would change bits between ISAs.
+# No math errno: sqrtf becomes one instruction, its value is the same.
+BASE_CFLAGS := -std=gnu11 $(OPT) -g $(WARN) -ffp-contract=off -fno-math-errno -fPIC \
+               -fno-semantic-interposition -pthread
+BASE_LDFLAGS := -pthread -Wl,--as-needed
+ifeq ($(VARIANT),asan)
+BASE_CFLAGS  += -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+BASE_LDFLAGS += -fsanitize=address,undefined
+endif
+ifeq ($(VARIANT),tsan)
+BASE_CFLAGS  += -fsanitize=thread
+BASE_LDFLAGS += -fsanitize=thread
+endif
+ALL_CPPFLAGS := -I. $(CONFIG_CPPFLAGS) $(CPPFLAGS)
+ALL_CFLAGS   := $(BASE_CFLAGS) $(CFLAGS)
+ALL_LDFLAGS  := $(BASE_LDFLAGS) $(CONFIG_LDFLAGS) $(LDFLAGS)
+ALL_LIBS     := $(CONFIG_LIBS) -lm
+
+# Flags by file-name suffix: one ISA a translation unit.
+ISA_avx2       := -mavx2 -mfma -mf16c -mbmi2
+ISA_avx512     := $(ISA_avx2) -mavx512f -mavx512bw -mavx512dq -mavx512vl
+ISA_avx512vnni := $(ISA_avx512) -mavx512vnni
+ISA_avx512vbmi := $(ISA_avx512) -mavx512vbmi
+ISA_neon       :=
+ISA_neondot    := -march=armv8.2-a+dotprod
+isa_flags = $(ISA_$(lastword $(subst _, ,$(basename $(notdir $(1))))))
+
+# ---------------------------------------------------------------- sources
+
+LIB_SRC := $(filter-out runtime/main.c,$(wildcard base/*.c kernels/*.c quant/*.c offload/*.c \
+             convert/*.c runtime/*.c))
+ifeq ($(CONFIG_ARCH),x86_64)
+LIB_SRC += $(wildcard kernels/x86/*.c)
+endif
+ifeq ($(CONFIG_ARCH),aarch64)
+LIB_SRC += $(wildcard kernels/arm/*.c)
+endif
+LIB_OBJ  := $(LIB_SRC:%.c=$(O)/obj/%.o) $(O)/obj/build_info.o
+CLI_SRC  := $(wildcard runtime/main.c)
+CLI      := $(if $(CLI_SRC),$(O)/sluice)
+
+# tests/FOLDER/{test,bench,tool}_*.c are programs, any other .c there is linked into all of them.
+TEST_SRC   := $(wildcard tests/*/test_*.c)
+TOOL_SRC   := $(wildcard tests/*/tool_*.c)
+BENCH_SRC  := $(wildcard tests/*/bench_*.c)
+HELPER_SRC := $(filter-out $(TEST_SRC) $(TOOL_SRC) $(BENCH_SRC),$(wildcard tests/*/*.c))
+TEST_BIN   := $(TEST_SRC:%.c=$(O)/%)
+TOOL_BIN   := $(TOOL_SRC:%.c=$(O)/%)
+BENCH_BIN  := $(BENCH_SRC:%.c=$(O)/%)
+HELPER_OBJ := $(HELPER_SRC:%.c=$(O)/obj/%.o)
+HELPER_LIB := $(if $(HELPER_OBJ),$(O)/libtests.a)
+ALL_SRC    := $(LIB_SRC) $(CLI_SRC) $(TEST_SRC) $(TOOL_SRC) $(BENCH_SRC) $(HELPER_SRC)
+
+ifeq ($(V),1)
+Q :=
+say = @:
+else
+Q := @
+say = @printf '  %-6s %s\n'
+endif
+
+# ---------------------------------------------------------------- library and program
+
+all: $(O)/libsluice.a $(O)/libsluice.so $(CLI)
+
+# Everything that shapes an object, so that another compiler or flag rebuilds all of them.
+STAMP_TEXT := $(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS)
+$(O)/flags.stamp: FORCE
+	@mkdir -p $(@D)
+	@printf '%s\n' '$(STAMP_TEXT)' | cmp -s - $@ || printf '%s\n' '$(STAMP_TEXT)' > $@
+
+$(O)/build_info.c: FORCE
+	@mkdir -p $(@D)
+	@CC='$(CC)' FLAGS='$(ALL_CFLAGS)' sh scripts/build_info.sh $@
+
+$(O)/obj/build_info.o: $(O)/build_info.c $(O)/flags.stamp
+	@mkdir -p $(@D)
+	$(say) CC $@
+	$(Q)$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -c $< -o $@
+
+$(O)/obj/%.o: %.c $(O)/flags.stamp
+	@mkdir -p $(@D)
+	$(say) CC $<
+	$(Q)$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(call isa_flags,$<) -MMD -MP -c $< -o $@
+
+$(O)/libsluice.a: $(LIB_OBJ)
+	$(say) AR $@
+	$(Q)rm -f $@ && $(AR) rcs $@ $(LIB_OBJ)
+
+# Only sluice_* leaves the shared library.
+$(O)/libsluice.so: $(LIB_OBJ) scripts/libsluice.map
+	$(say) LD $@
+	$(Q)$(CC) $(ALL_CFLAGS) -shared -Wl,-soname,libsluice.so -Wl,--version-script=scripts/libsluice.map \
+	  $(LIB_OBJ) -o $@ $(ALL_LDFLAGS) $(ALL_LIBS)
+
+$(O)/sluice: $(O)/obj/runtime/main.o $(O)/libsluice.a
+	$(say) LD $@
+	$(Q)$(CC) $(ALL_CFLAGS) $^ -o $@ $(ALL_LDFLAGS) $(ALL_LIBS)
+
+# ---------------------------------------------------------------- tests
+
+$(O)/libtests.a: $(HELPER_OBJ)
+	$(Q)rm -f $@ && $(AR) rcs $@ $(HELPER_OBJ)
+
+$(TEST_BIN) $(TOOL_BIN) $(BENCH_BIN): $(O)/%: $(O)/obj/%.o $(HELPER_LIB) $(O)/libsluice.a
+	@mkdir -p $(@D)
+	$(say) LD $@
+	$(Q)$(CC) $(ALL_CFLAGS) $< $(HELPER_LIB) $(O)/libsluice.a -o $@ $(ALL_LDFLAGS) $(CONFIG_CMOCKA) $(ALL_LIBS)
+
+ifeq ($(CONFIG_CMOCKA),)
+tests:
+	@if [ -n '$(INSTALLED_ONCE)' ]; then echo 'make: cmocka is still not found' >&2; exit 1; fi
+	@$(if $(VARIANT),echo 'make: cmocka not found for this variant' >&2; exit 1,sh scripts/deps.sh)
+	@rm -f $(O)/config.mk
+	@$(MAKE) --no-print-directory INSTALLED_ONCE=1 tests
+else
+tests: all $(TEST_BIN) $(TOOL_BIN)
+endif
+
+test-run: tests
+	@BUILD='$(O)' bash tests/run.sh $(FILTER)
+
+test: test-run
+
+asan:
+	@$(MAKE) --no-print-directory VARIANT=asan FILTER='$(FILTER)' test-run
+
+# The tests that share memory between threads; FILTER picks others.
+tsan:
+	@$(MAKE) --no-print-directory VARIANT=tsan \
+	  FILTER='$(or $(FILTER),base/test_pool base/test_progress offload/test_)' test-run
+
+bench: all $(BENCH_BIN)
+	@for b in $(BENCH_BIN); do echo "== $$b"; $$b || exit 1; done
+
+crosscheck: all $(TOOL_BIN)
+	@BUILD='$(O)' bash tests/run.sh --crosscheck $(FILTER)
+
+demo: all
+	@if [ -f scripts/demo.sh ]; then bash scripts/demo.sh; \
+	 else echo 'make: scripts/demo.sh not found' >&2; exit 1; fi
+
+# ---------------------------------------------------------------- aarch64, cross-built, under qemu
+
+aarch64:
+	@sh scripts/aarch64_root.sh build/aarch64-root
+	@$(MAKE) --no-print-directory VARIANT=aarch64 all
+
+test-aarch64:
+	@sh scripts/aarch64_test.sh '$(MAKE)' '$(FILTER)'
+
+# ---------------------------------------------------------------- form
+
+C_FILES = $(wildcard base/*.[ch] kernels/*.[ch] kernels/*/*.[ch] quant/*.[ch] offload/*.[ch] \
+            convert/*.[ch] runtime/*.[ch] tests/*.[ch] tests/*/*.[ch])
+CLANG_FORMAT ?= clang-format
+CLANG_TIDY   ?= clang-tidy
+
+format:
+	$(CLANG_FORMAT) -i $(C_FILES)
+
+lint: lint-format lint-includes lint-tidy
+
+lint-format:
+	@$(CLANG_FORMAT) --dry-run -Werror $(C_FILES) && echo 'clang-format: clean'
+
+lint-includes:
+	@bash tests/check_includes.sh
+
+# Each file is a target of its own, so that -j works and only changed files are read again.
+TIDY_STAMPS := $(ALL_SRC:%.c=$(O)/tidy/%.ok)
+lint-tidy: $(TIDY_STAMPS)
+	@echo 'clang-tidy: clean'
+
+$(O)/tidy/%.ok: $(O)/obj/%.o .clang-tidy
+	@mkdir -p $(@D)
+	$(say) TIDY $*.c
+	@$(CLANG_TIDY) --quiet $*.c -- $(ALL_CPPFLAGS) -std=gnu11 $(call isa_flags,$*.c) 2>$@.log \
+	  || { cat $@.log; exit 1; }
+	@touch $@
+
+# ---------------------------------------------------------------- the rest
+
+install: all
+	install -d '$(DESTDIR)$(PREFIX)/bin' '$(DESTDIR)$(PREFIX)/lib' '$(DESTDIR)$(PREFIX)/include'
+	install -m 755 $(O)/sluice '$(DESTDIR)$(PREFIX)/bin/sluice'
+	install -m 644 $(O)/libsluice.a '$(DESTDIR)$(PREFIX)/lib/libsluice.a'
+	install -m 755 $(O)/libsluice.so '$(DESTDIR)$(PREFIX)/lib/libsluice.so'
+	install -m 644 runtime/sluice.h '$(DESTDIR)$(PREFIX)/include/sluice.h'
+
+uninstall:
+	rm -f '$(DESTDIR)$(PREFIX)/bin/sluice' '$(DESTDIR)$(PREFIX)/lib/libsluice.a' \
+	  '$(DESTDIR)$(PREFIX)/lib/libsluice.so' '$(DESTDIR)$(PREFIX)/include/sluice.h'
+
+deps:
+	@sh scripts/deps.sh
+
+# Objects and programs go, what was downloaded (build/aarch64-root) stays; distclean takes all.
+clean:
+	@for d in build/*; do case $$d in build/aarch64-root) ;; *) rm -rf "$$d" ;; esac; done
+
+distclean:
+	rm -rf build
+
+help:
+	@echo 'make               library, shared library, command line tool'
+	@echo 'make demo          convert the bundled model, print generated text, memory and speed'
+	@echo 'make test          all tests; FILTER=words picks suites whose name holds one of them'
+	@echo 'make asan, tsan    tests under sanitizers (own object trees)'
+	@echo 'make bench         time the building blocks'
+	@echo 'make crosscheck    compare with independent implementations, where installed'
+	@echo 'make lint, format  clang-format, include directions, clang-tidy'
+	@echo 'make aarch64, test-aarch64   cross build, and the tests under qemu'
+	@echo 'make install, uninstall      PREFIX=/usr/local DESTDIR='
+	@echo 'make deps          install the Debian packages needed, or say which'
+	@echo 'make clean, distclean'
+
+-include $(ALL_SRC:%.c=$(O)/obj/%.d)
