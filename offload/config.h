@@ -54,6 +54,9 @@ cJSON *sl_config_to_json(const struct sl_config *c); /* NULL: no memory */
  * expert formats need it, top_k <= n_experts, layer kinds. */
 int sl_config_check(const struct sl_config *c, const char *file, int code, struct sl_err *err);
 
+/* Bounds of a number by field name, for readers that know it by another key; false: no such field. */
+bool sl_config_bounds(const char *field, double *min, double *max);
+
 /* Released shape (93 layers), for plan and synthetic packs. */
 void sl_config_k3(struct sl_config *c);
 
