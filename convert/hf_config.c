@@ -89,9 +89,6 @@ struct key {
     {                                                                                              \
         name, linear, kind, offsetof(struct sl_config, field), #field                              \
     }
-{
-    name, linear, kind, offsetof(struct sl_config, field)
-}
 
 static const struct key keys[] = {
     KEY("hidden_size", hidden_size, false, KEY_INT),
