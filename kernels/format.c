@@ -1,0 +1,94 @@
+/* Format names and plane sizes: the one place that turns a shape into bytes.
+ *
+ * Readers compare these sizes with what a file offers before they trust an offset, so every product
+ * is checked: rows and cols may come from a hostile file. Formats of the enum without a decoder in
+ * this build have a name, so that a message can say which one was met, and no sizes. */
+#include "kernels/format.h"
+
+#include <string.h>
+#include "base/size.h"
+#include "kernels/block_mxfp4.h"
+#include "kernels/block_t8.h"
+
+static const struct {
+    enum sl_fmt fmt;
+    const char *name;
+} names[] = {
+    {SL_FMT_F32, "f32"}, {SL_FMT_BF16, "bf16"}, {SL_FMT_F16, "f16"}, {SL_FMT_U8, "u8"},
+    {SL_FMT_T8, "t8"},   {SL_FMT_T6, "t6"},     {SL_FMT_T4, "t4"},   {SL_FMT_MXFP4, "mxfp4"},
+    {SL_FMT_M4, "m4"},   {SL_FMT_W36, "w36"},   {SL_FMT_P36, "p36"}, {SL_FMT_W26, "w26"},
+    {SL_FMT_W16, "w16"},
+};
+enum { N_NAMES = sizeof names / sizeof names[0] };
+
+const char *sl_fmt_name(enum sl_fmt fmt)
+{
+    for (int i = 0; i < N_NAMES; i++)
+        if (names[i].fmt == fmt) return names[i].name;
+    return "?";
+}
+
+enum sl_fmt sl_fmt_by_name(const char *s)
+{
+    for (int i = 0; s && i < N_NAMES; i++)
+        if (strcmp(names[i].name, s) == 0) return names[i].fmt;
+    return SL_FMT_NONE;
+}
+
+bool sl_fmt_is_expert(enum sl_fmt fmt)
+{
+    return fmt == SL_FMT_MXFP4 || fmt == SL_FMT_M4;
+}
+
+bool sl_fmt_is_trunk(enum sl_fmt fmt)
+{
+    return fmt == SL_FMT_BF16 || fmt == SL_FMT_T8;
+}
+
+/* Bytes of one row of a plain or trunk format; false when there is no such format or on overflow. */
+static bool row_bytes(enum sl_fmt fmt, uint64_t cols, uint64_t *out)
+{
+    uint64_t blocks;
+    switch (fmt) {
+    case SL_FMT_F32:
+        return sl_mul_u64(cols, 4, out);
+    case SL_FMT_BF16:
+    case SL_FMT_F16:
+        return sl_mul_u64(cols, 2, out);
+    case SL_FMT_U8:
+        *out = cols;
+        return true;
+    case SL_FMT_T8:
+        blocks = cols / SL_T_BLOCK + (cols % SL_T_BLOCK != 0);
+        return sl_mul_u64(blocks, SL_T_BLOCK + 2, out);
+    default:
+        return false;
+    }
+}
+
+uint64_t sl_fmt_row_bytes(enum sl_fmt fmt, uint64_t cols)
+{
+    uint64_t n;
+    return row_bytes(fmt, cols, &n) ? n : 0;
+}
+
+bool sl_fmt_planes(enum sl_fmt fmt, uint64_t rows, uint64_t cols, struct sl_planes *out)
+{
+    struct sl_planes p = {0, 0, 0, 0};
+    uint64_t n;
+    if (row_bytes(fmt, cols, &n)) {
+        if (!sl_mul_u64(rows, n, &p.codes)) return false;
+        *out = p;
+        return true;
+    }
+    if (!sl_fmt_is_expert(fmt) || cols % SL_MX_BLOCK) return false;
+    uint64_t blocks = cols / SL_MX_BLOCK;
+    if (!sl_mul_u64(rows, cols / 2, &p.codes)) return false;
+    if (fmt == SL_FMT_M4) {
+        p.row_scales = rows;
+        blocks = blocks / 2 + blocks % 2; /* two offsets a byte */
+    }
+    if (!sl_mul_u64(rows, blocks, &p.scales)) return false;
+    *out = p;
+    return true;
+}
