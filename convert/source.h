@@ -23,6 +23,7 @@ struct sl_shard {
     uint64_t bytes;        /* file size */
     uint64_t header_bytes; /* 8 + JSON length: where data begins */
     int fd;                /* open read-only, -1 when freed by an earlier run */
+    char *names;           /* its tensors' names, end to end */
 };
 
 struct sl_src_tensor {
@@ -37,15 +38,18 @@ struct sl_src_tensor {
 struct sl_source {
     char *dir;
     struct sl_config cfg;
-    char prefix[32];       /* "language_model." or "" */
-    char sha256[65];       /* identity: config.json, and each shard's name, header and size, in shard-name order */
+    char prefix[32]; /* "language_model." or "" */
+    /* Identity: over config.json, then name, u64 LE size and header of each shard, in name order. */
+    char sha256[65];
     struct sl_shard *shards;
     int n_shards;
     struct sl_src_tensor *tensors; /* by shard, then by offset */
     uint32_t n_tensors;
     struct sl_strmap *by_name; /* full name -> index */
     uint64_t payload_bytes;    /* sum of tensor bytes: metadata.total_size */
-    char **extra_files;        /* small files to carry into PACK/tokenizer: config.json, *.json, *.py, tiktoken.model, ... (no index, no shards) */
+    /* Small files to carry into PACK/tokenizer: config.json, tiktoken.model, *.json, *.py, licence.
+     * Names in dir, sorted; no index, no shards. */
+    char **extra_files;
     int n_extra_files;
 };
 
@@ -55,7 +59,8 @@ struct sl_source_opts {
     const char *saved_headers_dir;
 };
 
-int sl_source_open(struct sl_source **out, const char *dir, const struct sl_source_opts *opts, struct sl_err *err);
+int sl_source_open(struct sl_source **out, const char *dir, const struct sl_source_opts *opts,
+                   struct sl_err *err);
 void sl_source_close(struct sl_source *s);
 
 /* Config alone, from DIR/config.json: what `inspect` and refusals use. */
@@ -63,10 +68,15 @@ int sl_source_read_config(struct sl_config *c, const char *dir, struct sl_err *e
 
 /* By the name without prefix ("model.layers.3.self_attn.q_proj.weight", "vision_tower..."). NULL. */
 const struct sl_src_tensor *sl_source_find(const struct sl_source *s, const char *name);
-/* The six tensors of one routed expert, in the order w1 packed, w1 scale, w3 packed, w3 scale, w2 packed, w2 scale. */
-void sl_source_expert(const struct sl_source *s, int layer, int expert, const struct sl_src_tensor *out[6]);
+/* The six tensors of one routed expert: w1 packed, w1 scale, w3 packed, w3 scale, w2 packed, w2 scale. */
+void sl_source_expert(const struct sl_source *s, int layer, int expert,
+                      const struct sl_src_tensor *out[6]);
+
+/* Vision tensors ("vision_tower...", "mm_projector...") are carried verbatim and have no prefix. */
+bool sl_source_is_vision(const char *name);
 
 /* n bytes at `at` within the tensor's data. */
-int sl_source_read(const struct sl_source *s, const struct sl_src_tensor *t, uint64_t at, void *buf, uint64_t n, struct sl_err *err);
+int sl_source_read(const struct sl_source *s, const struct sl_src_tensor *t, uint64_t at, void *buf,
+                   uint64_t n, struct sl_err *err);
 
 #endif
