@@ -5,6 +5,8 @@
 #include "runtime/report.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "base/file.h"
 #include "base/version.h"
@@ -24,32 +26,97 @@ cJSON *sl_report_open(int threads)
     return o;
 }
 
+/* A report without one of its members must not pass for whole: the object is marked by its type,
+ * which render() looks at. obj NULL (no memory before) stays NULL. */
+static void spoil(cJSON *obj)
+{
+    if (obj) obj->type = cJSON_Invalid;
+}
+
 void sl_report_u64(cJSON *obj, const char *key, uint64_t value)
 {
-    cJSON_AddNumberToObject(obj, key, (double)value);
+    if (!cJSON_AddNumberToObject(obj, key, (double)value)) spoil(obj);
 }
 
 void sl_report_f64(cJSON *obj, const char *key, double value)
 {
-    if (isfinite(value))
-        cJSON_AddNumberToObject(obj, key, value);
-    else
-        cJSON_AddNullToObject(obj, key);
+    cJSON *item = isfinite(value) ? cJSON_AddNumberToObject(obj, key, value)
+                                  : cJSON_AddNullToObject(obj, key);
+    if (!item) spoil(obj);
 }
 
 void sl_report_str(cJSON *obj, const char *key, const char *value)
 {
-    cJSON_AddStringToObject(obj, key, value);
+    if (!cJSON_AddStringToObject(obj, key, value)) spoil(obj);
 }
 
 void sl_report_bool(cJSON *obj, const char *key, int value)
 {
-    cJSON_AddBoolToObject(obj, key, value != 0);
+    if (!cJSON_AddBoolToObject(obj, key, value != 0)) spoil(obj);
+}
+
+void sl_report_text(cJSON *obj, const char *key, const char *text, size_t len)
+{
+    char *quoted = malloc(len * 6 + 3); /* at worst every byte is \\u00XX */
+    char *w = quoted;
+    if (!quoted) {
+        spoil(obj);
+        return;
+    }
+    *w++ = '"';
+    for (size_t i = 0; i < len; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if (c == '"' || c == '\\') {
+            *w++ = '\\';
+            *w++ = (char)c;
+        } else if (c < 0x20 || c == 0x7f) {
+            w += snprintf(w, 7, "\\u%04x", c);
+        } else {
+            *w++ = (char)c;
+        }
+    }
+    *w++ = '"';
+    *w = 0;
+    if (!cJSON_AddRawToObject(obj, key, quoted)) spoil(obj);
+    free(quoted);
+}
+
+char *sl_report_id_list(const int32_t *ids, size_t n, size_t *len)
+{
+    char *list = malloc(n * 12 + 1);
+    char *w = list;
+    if (!list) return NULL;
+    for (size_t i = 0; i < n; i++) {
+        char digits[12];
+        int k = 0;
+        for (uint32_t v = (uint32_t)ids[i]; k == 0 || v; v /= 10)
+            digits[k++] = (char)('0' + v % 10);
+        if (i) *w++ = ',';
+        while (k) *w++ = digits[--k];
+    }
+    *w = 0;
+    *len = (size_t)(w - list);
+    return list;
+}
+
+void sl_report_ids(cJSON *obj, const char *key, const int32_t *ids, size_t n)
+{
+    size_t len;
+    char *list = sl_report_id_list(ids, n, &len);
+    char *quoted = list ? malloc(len + 3) : NULL;
+    if (quoted) {
+        quoted[0] = '[';
+        memcpy(quoted + 1, list, len);
+        memcpy(quoted + 1 + len, "]", 2);
+    }
+    if (!quoted || !cJSON_AddRawToObject(obj, key, quoted)) spoil(obj);
+    free(quoted);
+    free(list);
 }
 
 static int render(cJSON *obj, char **text, struct sl_err *err)
 {
-    *text = obj ? cJSON_PrintUnformatted(obj) : NULL;
+    *text = cJSON_IsObject(obj) ? cJSON_PrintUnformatted(obj) : NULL;
     cJSON_Delete(obj);
     return *text ? 0 : sl_fail(err, SL_E_NOMEM, NULL, NULL, "no memory for the JSON report");
 }
