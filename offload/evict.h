@@ -1,0 +1,30 @@
+/* Which slot goes next: eviction policies behind one small interface.
+ *
+ * A policy sees slots and keys (layer and expert in one number), never bytes. It is told of every
+ * request in the order the engine makes them, so its decisions are a function of the requests alone,
+ * never of timing. One thread at a time. */
+#ifndef SL_OFFLOAD_EVICT_H
+#define SL_OFFLOAD_EVICT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/err.h"
+
+#define SL_EVICT_NONE UINT32_MAX
+
+struct sl_evict;
+
+/* name: "lru", or NULL for the default. SL_E_ARG names an unknown one. */
+int sl_evict_open(struct sl_evict **out, const char *name, uint32_t n_slots, struct sl_err *err);
+void sl_evict_close(struct sl_evict *e); /* NULL is fine */
+
+/* slot holds `key` from now on (it was empty, or held it already) and is asked for now. */
+void sl_evict_use(struct sl_evict *e, uint32_t slot, uint64_t key);
+/* slot is empty now; the policy may remember the key. */
+void sl_evict_drop(struct sl_evict *e, uint32_t slot);
+/* The slot to give up, among those with may(ctx, slot); SL_EVICT_NONE when there is none. The slot
+ * stays known until sl_evict_drop. */
+uint32_t sl_evict_victim(const struct sl_evict *e, bool (*may)(void *ctx, uint32_t slot),
+                         void *ctx);
+
+#endif
