@@ -3,10 +3,18 @@
  * The engine asks for a layer's experts, computes on each as it lands, and gives it back. A slot holds
  * one record; it is EMPTY, INFLIGHT or READY, READY only after a full, length-checked read, and is
  * never evicted while pinned. A missing or corrupt expert is an error naming layer, expert and file:
- * never a silent zero. */
+ * never a silent zero.
+ *
+ * What is resident and what is evicted is decided when a request is made, from the order of requests
+ * alone. Several requests may be open at once (consecutive layers) as long as their records fit the
+ * slots together. Layers that share a bank file are held apart: a record belongs to (layer, expert).
+ *
+ * Threads: request, take, take_any and put may be called from several threads; cancel and close while
+ * no other call is in progress. */
 #ifndef SL_OFFLOAD_STORE_H
 #define SL_OFFLOAD_STORE_H
 
+#include "offload/direct_file.h"
 #include "offload/pack.h"
 
 struct sl_store;
@@ -14,34 +22,57 @@ struct sl_store;
 enum sl_io { SL_IO_AUTO = 0, SL_IO_URING, SL_IO_PREAD, SL_IO_MMAP };
 
 struct sl_store_opts {
-    uint64_t slot_budget_bytes; /* memory for slots; at least top_k + 1 records. 0: all records of the pack */
+    uint64_t
+        slot_budget_bytes; /* memory for slots; at least top_k + 1 records. 0: all records of the pack */
     enum sl_io io;
-    bool check_crc; /* check each record's crc32 when it is read */
+    bool check_crc;                /* check each record's crc32 when it is read */
+    int n_readers;                 /* reading threads, 0: SL_STORE_READERS */
+    const char *evict;             /* policy name (evict.h), NULL: the default */
+    const struct sl_read_ops *ops; /* NULL: pread(2); tests put faults here */
 };
+
+/* Reads in progress at a time. Records of 12 to 17 MB keep a drive busy at depth 2 to 4. */
+#define SL_STORE_READERS 4
 
 struct sl_store_stats {
-    uint64_t hits, misses;       /* resident before the step, or not */
-    uint64_t bytes_read, reads;
-    double stall_seconds;        /* the engine waited for a read */
+    uint64_t hits, misses;      /* resident before the step, or not */
+    uint64_t bytes_read, reads; /* of whole records; failed reads are not counted */
+    double stall_seconds;       /* the engine waited for a read */
     uint64_t n_slots, slot_bytes;
-    bool direct_io;              /* O_DIRECT was really in effect */
+    bool direct_io; /* O_DIRECT was really in effect, on every bank */
     enum sl_io io;
 };
 
-/* The pack must outlive the store. SL_E_BUDGET when the floor does not fit. */
-int sl_store_open(struct sl_store **out, const struct sl_pack *pack, const struct sl_store_opts *opts, struct sl_err *err);
+/* Sizes for planners, all for this pack: one slot; the fewest slots that open accepts; a slot for
+ * every record; and what a store of n slots takes beside them (tables, stacks of the readers). */
+uint64_t sl_store_slot_bytes(const struct sl_pack *pack);
+uint64_t sl_store_floor_bytes(const struct sl_pack *pack);
+uint64_t sl_store_resident_bytes(const struct sl_pack *pack);
+uint64_t sl_store_table_bytes(const struct sl_pack *pack, uint64_t n_slots);
+
+/* The pack must outlive the store. SL_E_BUDGET when the floor does not fit; SL_E_ARG for a way of
+ * reading that this build lacks. Slots are allocated here, once. */
+int sl_store_open(struct sl_store **out, const struct sl_pack *pack,
+                  const struct sl_store_opts *opts, struct sl_err *err);
 void sl_store_close(struct sl_store *s);
 
 /* Declares what the coming step of `layer` needs, all at once: hits are pinned, misses start. The same
- * ids must then be taken with sl_store_take and put back. n <= slots; ids distinct. */
+ * ids must then be taken with sl_store_take and put back. n <= sl_store_max_request(); ids distinct
+ * and not asked for already. Slots pinned by earlier requests count: SL_E_ARG when no room is left,
+ * and nothing has changed then. */
 int sl_store_request(struct sl_store *s, int layer, const int *ids, int n, struct sl_err *err);
-/* Waits for one expert of the request; views stay valid until sl_store_put. */
-int sl_store_take(struct sl_store *s, int layer, int expert, struct sl_mat out[SL_N_MATS], struct sl_err *err);
-/* Any expert of the open request that is READY and not yet taken, or the first to land: lets compute
- * follow arrival. Returns its id through *expert. */
-int sl_store_take_any(struct sl_store *s, int layer, int *expert, struct sl_mat out[SL_N_MATS], struct sl_err *err);
+/* Waits for one expert of the request; views stay valid until sl_store_put. On failure (SL_E_IO,
+ * SL_E_PACK) the expert counts as taken and put, and may be asked for again. */
+int sl_store_take(struct sl_store *s, int layer, int expert, struct sl_mat out[SL_N_MATS],
+                  struct sl_err *err);
+/* Any expert of the layer's open request that is READY and not yet taken, or the first to land: lets
+ * compute follow arrival. Returns its id through *expert, also on failure. SL_E_ARG when all are
+ * taken. */
+int sl_store_take_any(struct sl_store *s, int layer, int *expert, struct sl_mat out[SL_N_MATS],
+                      struct sl_err *err);
 void sl_store_put(struct sl_store *s, int layer, int expert);
-/* Drops what was requested and not taken (after an error or an interrupt). */
+/* Drops what was requested and not taken (after an error or an interrupt); waits for the reads that
+ * have begun, and keeps what they bring. What was taken must still be put. */
 void sl_store_cancel(struct sl_store *s);
 
 /* Largest n that sl_store_request accepts. */
