@@ -1,0 +1,168 @@
+/* How much memory this process may use, and how much it does.
+ *
+ * MemTotal alone kills engines: a container of 32 GiB on a host of 256 GiB ends the process, not the
+ * allocation. Limits hold along the whole path from the process's control group to the root, so the
+ * smallest counts.
+ *
+ *   v2  /proc/self/cgroup "0::/a/b"      memory.max and memory.high: bytes or "max"
+ *   v1  /proc/self/cgroup "7:memory:/a"  memory.limit_in_bytes: bytes, about 2^63 for none
+ *
+ * Inside a container the named path may not exist under the mount (v1 names the host's path while the
+ * mount shows the container's own group as root): what is missing is skipped, the mount itself is
+ * always looked at. memory.high does not kill but throttles reclaim: as a ceiling it is one. */
+#define _GNU_SOURCE
+#include "offload/budget.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/size.h"
+
+/* v1 writes the largest page multiple of an int64 for "no limit". */
+#define HUGE_LIMIT ((uint64_t)1 << 62)
+
+#define KIB ((uint64_t)1 << 10)
+#define GIB ((uint64_t)1 << 30)
+
+/* First line of root/dir/name; false when it cannot be read. */
+static bool read_line(const char *root, const char *dir, const char *name, char *line, size_t n)
+{
+    char path[SL_PATH_MAX];
+    int len = snprintf(path, sizeof path, "%s%s/%s", root, dir, name);
+    if (len < 0 || (size_t)len >= sizeof path) return false;
+    FILE *f = fopen(path, "re");
+    if (!f) return false;
+    bool ok = fgets(line, (int)n, f) != NULL;
+    fclose(f);
+    if (ok) line[strcspn(line, "\n")] = '\0';
+    return ok;
+}
+
+/* Bytes of one limit file; SL_NO_LIMIT for "max", for a huge or malformed number, for no file. */
+static uint64_t read_limit(const char *root, const char *dir, const char *name)
+{
+    char line[64];
+    if (!read_line(root, dir, name, line, sizeof line)) return SL_NO_LIMIT;
+    size_t digits = strspn(line, "0123456789");
+    if (!digits || line[digits] || digits > 19) return SL_NO_LIMIT;
+    uint64_t bytes = strtoull(line, NULL, 10);
+    return bytes < HUGE_LIMIT ? bytes : SL_NO_LIMIT;
+}
+
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Smallest limit from mount/group up to mount itself. */
+static uint64_t limit_up_tree(const char *root, const char *mount, const char *group, bool v2)
+{
+    char dir[SL_PATH_MAX];
+    /* "/../x" is how a group outside the namespace shows: it is not under our mount. */
+    if (strstr(group, "/..")) group = "";
+    int n = snprintf(dir, sizeof dir, "%s%s", mount, group);
+    if (n < 0 || (size_t)n >= sizeof dir) n = snprintf(dir, sizeof dir, "%s", mount);
+    size_t keep = strlen(mount);
+    uint64_t least = SL_NO_LIMIT;
+    for (;;) {
+        if (v2) {
+            least = smaller(least, read_limit(root, dir, "memory.max"));
+            least = smaller(least, read_limit(root, dir, "memory.high"));
+        } else {
+            least = smaller(least, read_limit(root, dir, "memory.limit_in_bytes"));
+        }
+        char *slash = strrchr(dir + keep, '/');
+        if (!slash) return least;
+        *slash = '\0';
+    }
+}
+
+/* "cpu,memory" holds "memory". */
+static bool has_word(const char *list, size_t len, const char *word)
+{
+    size_t want = strlen(word);
+    for (size_t at = 0; at < len;) {
+        size_t n = strcspn(list + at, ",:");
+        if (n == want && !memcmp(list + at, word, n)) return true;
+        at += n + 1;
+    }
+    return false;
+}
+
+static uint64_t cgroup_limit(const char *root)
+{
+    char path[SL_PATH_MAX];
+    int len = snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
+    FILE *f = len > 0 && (size_t)len < sizeof path ? fopen(path, "re") : NULL;
+    if (!f) return SL_NO_LIMIT;
+    uint64_t least = SL_NO_LIMIT;
+    char line[SL_PATH_MAX];
+    while (fgets(line, sizeof line, f)) {
+        line[strcspn(line, "\n")] = '\0';
+        char *list = strchr(line, ':');
+        char *group = list ? strchr(list + 1, ':') : NULL;
+        if (!group) continue;
+        size_t list_len = (size_t)(group - ++list);
+        group++;
+        bool v2 = list_len == 0;
+        if (!v2 && !has_word(list, list_len, "memory")) continue;
+        if (v2) {
+            least = smaller(least, limit_up_tree(root, "/sys/fs/cgroup", group, true));
+            least = smaller(least, limit_up_tree(root, "/sys/fs/cgroup/unified", group, true));
+        } else {
+            least = smaller(least, limit_up_tree(root, "/sys/fs/cgroup/memory", group, false));
+        }
+    }
+    fclose(f);
+    return least;
+}
+
+/* Value of "KEY:   123 kB" in bytes. */
+static bool read_kb_key(const char *path, const char *key, uint64_t *bytes)
+{
+    FILE *f = fopen(path, "re");
+    if (!f) return false;
+    char line[256];
+    size_t n = strlen(key);
+    bool found = false;
+    while (!found && fgets(line, sizeof line, f)) {
+        if (strncmp(line, key, n) != 0 || line[n] != ':') continue;
+        unsigned long long kb;
+        found = sscanf(line + n + 1, "%llu", &kb) == 1 && sl_mul_u64(kb, KIB, bytes);
+    }
+    fclose(f);
+    return found;
+}
+
+int sl_budget_machine_limit(const char *root, uint64_t ram_bytes, struct sl_memory_limit *out,
+                            struct sl_err *err)
+{
+    char path[SL_PATH_MAX];
+    memset(out, 0, sizeof *out);
+    int len = snprintf(path, sizeof path, "%s/proc/meminfo", root);
+    if (len < 0 || (size_t)len >= sizeof path ||
+        !read_kb_key(path, "MemTotal", &out->physical_bytes) || !out->physical_bytes)
+        return sl_fail(err, SL_E_IO, "/proc/meminfo", "MemTotal",
+                       "not found: cannot tell how much memory there is");
+    out->cgroup_bytes = cgroup_limit(root);
+    out->ram_bytes = ram_bytes ? ram_bytes : SL_NO_LIMIT;
+    out->limit_bytes = smaller(smaller(out->physical_bytes, out->cgroup_bytes), out->ram_bytes);
+    if (out->limit_bytes == out->ram_bytes) {
+        out->source = "--ram";
+    } else if (out->limit_bytes == out->cgroup_bytes) {
+        out->source = "cgroup limit";
+        out->reserve_bytes = smaller(out->limit_bytes / 16, GIB);
+    } else {
+        out->source = "physical memory";
+        out->reserve_bytes = smaller(out->limit_bytes / 4, 8 * GIB);
+    }
+    return 0;
+}
+
+bool sl_process_memory(uint64_t *resident_bytes, uint64_t *peak_bytes)
+{
+    return read_kb_key("/proc/self/status", "VmRSS", resident_bytes) &&
+           read_kb_key("/proc/self/status", "VmHWM", peak_bytes);
+}
