@@ -11,10 +11,10 @@
 
 struct sl_kda_weights {
     struct sl_mat q, k, v, f_a, f_b, b, g, o;
-    const float *conv[3];  /* q, k, v taps: [channels][conv_kernel], last tap = current token */
-    const float *exp_A;    /* [kda_heads]; A_log is per HEAD, the file pads it */
-    const float *dt_bias;  /* [kda_heads * kda_head_dim] */
-    const float *o_norm;   /* [kda_head_dim] */
+    const float *conv[3]; /* q, k, v taps: [channels][conv_kernel], last tap = current token */
+    const float *exp_A;   /* [kda_heads]; A_log is per HEAD, the file pads it */
+    const float *dt_bias; /* [kda_heads * kda_head_dim] */
+    const float *o_norm;  /* [kda_head_dim] */
 };
 
 struct sl_mla_weights {
@@ -29,10 +29,13 @@ struct sl_ffn_weights {
 
 struct sl_layer {
     bool is_kda, is_moe, opens_block;
-    const float *input_norm, *post_norm;     /* [hidden] */
-    const float *attn_mix, *ffn_mix;         /* [hidden], norm * proj; attn_mix of layer 0 is unused */
-    union { struct sl_kda_weights kda; struct sl_mla_weights mla; } attn;
-    struct sl_ffn_weights ffn;               /* dense or shared */
+    const float *input_norm, *post_norm; /* [hidden] */
+    const float *attn_mix, *ffn_mix;     /* [hidden], norm * proj; attn_mix of layer 0 is unused */
+    union {
+        struct sl_kda_weights kda;
+        struct sl_mla_weights mla;
+    } attn;
+    struct sl_ffn_weights ffn; /* dense or shared */
     struct sl_mat router, latent_down, latent_up;
     const float *router_bias, *latent_norm;
 };
@@ -47,6 +50,7 @@ struct sl_model {
 
 /* Bytes sl_model_open takes from the arena beyond the trunk itself (folded vectors, layer table). */
 uint64_t sl_model_bytes(const struct sl_pack *p);
-int sl_model_open(struct sl_model **out, const struct sl_pack *p, const struct sl_trunk *t, struct sl_arena *arena, struct sl_err *err);
+int sl_model_open(struct sl_model **out, const struct sl_pack *p, const struct sl_trunk *t,
+                  struct sl_arena *arena, struct sl_err *err);
 
 #endif
