@@ -16,14 +16,14 @@
 /* Values seen on the way, for golden tests, traces and calibration. Called in token order from the
  * calling thread; data is valid during the call. */
 enum sl_point {
-    SL_POINT_ATTN_IN,   /* [n][hidden] normed input of attention */
-    SL_POINT_ATTN_OUT,  /* [n][hidden] after o_proj */
-    SL_POINT_FFN_IN,    /* [n][hidden] */
-    SL_POINT_FFN_OUT,   /* [n][hidden] routed + shared */
-    SL_POINT_RESID,     /* [n][hidden] after the layer */
-    SL_POINT_FINAL,     /* [n][hidden] input of lm_head, layer = n_layers */
-    SL_POINT_LATENT,    /* [n][latent] input of the routed experts */
-    SL_POINT_ROUTE      /* struct sl_route [n] */
+    SL_POINT_ATTN_IN,  /* [n][hidden] normed input of attention */
+    SL_POINT_ATTN_OUT, /* [n][hidden] after o_proj */
+    SL_POINT_FFN_IN,   /* [n][hidden] */
+    SL_POINT_FFN_OUT,  /* [n][hidden] routed + shared */
+    SL_POINT_RESID,    /* [n][hidden] after the layer */
+    SL_POINT_FINAL,    /* [n][hidden] input of lm_head, layer = n_layers */
+    SL_POINT_LATENT,   /* [n][latent] input of the routed experts */
+    SL_POINT_ROUTE     /* struct sl_route [n] */
 };
 struct sl_route {
     const int *ids;       /* [top_k], best selection score first */
@@ -31,7 +31,8 @@ struct sl_route {
     float margin;         /* last taken less first left out, in selection score */
 };
 struct sl_observer {
-    void (*see)(void *ctx, enum sl_point point, int layer, uint64_t position, int n_tokens, const void *data);
+    void (*see)(void *ctx, enum sl_point point, int layer, uint64_t position, int n_tokens,
+                const void *data);
     void *ctx;
 };
 
@@ -42,14 +43,16 @@ struct sl_graph_opts {
 };
 /* Activation memory for max_chunk tokens, taken from the arena at open; nothing is allocated later. */
 uint64_t sl_graph_bytes(const struct sl_config *cfg, const struct sl_graph_opts *o, int n_threads);
-int sl_graph_open(struct sl_graph **out, const struct sl_model *m, const struct sl_kernels *k, struct sl_pool *pool,
-                  struct sl_store *store, struct sl_arena *arena, const struct sl_graph_opts *o, struct sl_err *err);
+int sl_graph_open(struct sl_graph **out, const struct sl_model *m, const struct sl_kernels *k,
+                  struct sl_pool *pool, struct sl_store *store, struct sl_arena *arena,
+                  const struct sl_graph_opts *o, struct sl_err *err);
 void sl_graph_close(struct sl_graph *g);
 void sl_graph_observe(struct sl_graph *g, const struct sl_observer *o); /* NULL: none */
 
 /* Feeds n <= max_chunk tokens at state->position and advances it. logits: NULL for none; otherwise
  * rows for the last n_logits tokens, [n_logits][vocab]. On error or interrupt the state is spoiled and
  * must be reset or restored by the caller (SL_E_INTR within one layer). */
-int sl_graph_feed(struct sl_graph *g, struct sl_state *st, const int32_t *ids, int n, float *logits, int n_logits, struct sl_err *err);
+int sl_graph_feed(struct sl_graph *g, struct sl_state *st, const int32_t *ids, int n, float *logits,
+                  int n_logits, struct sl_err *err);
 
 #endif

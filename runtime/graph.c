@@ -1,0 +1,186 @@
+/* The forward pass of one chunk, layer by layer: what runs in which order, and nothing else.
+ *
+ *   embed -> [ mix -> norm -> KDA or MLA -> mix -> norm -> dense or MoE ] x layers -> mix -> norm -> head
+ *
+ * All memory is taken at open. A chunk is checked whole (ids, room in the context) before the state
+ * changes; after an error inside it the state is spoiled, as the header says. A value that is not
+ * finite stops the chunk with the layer named: it would spread to every later token. */
+#include "runtime/graph.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/graph_parts.h"
+
+#define MAX_CHUNK (1 << 16)
+
+/* Bounds that keep every product of sizes far from overflow. */
+static bool opts_fit(const struct sl_graph_opts *o)
+{
+    return o->max_chunk >= 1 && o->max_chunk <= MAX_CHUNK && o->max_ctx >= 1 &&
+           o->max_ctx <= (uint64_t)INT32_MAX;
+}
+
+uint64_t sl_graph_bytes(const struct sl_config *cfg, const struct sl_graph_opts *o, int n_threads)
+{
+    if (!opts_fit(o)) return UINT64_MAX;
+    struct sl_graph g = {.c = cfg, .o = *o, .n_threads = n_threads};
+    return sl_graph_lay_out(&g, NULL);
+}
+
+int sl_graph_open(struct sl_graph **out, const struct sl_model *m, const struct sl_kernels *k,
+                  struct sl_pool *pool, struct sl_store *store, struct sl_arena *arena,
+                  const struct sl_graph_opts *o, struct sl_err *err)
+{
+    *out = NULL;
+    if (!opts_fit(o))
+        return sl_fail(err, SL_E_ARG, NULL, "chunk and ctx",
+                       "%d tokens and %llu positions; 1 to %d and 1 to %d are possible",
+                       o->max_chunk, (unsigned long long)o->max_ctx, MAX_CHUNK, INT32_MAX);
+    if (store && sl_store_max_request(store) < 1)
+        return sl_fail(err, SL_E_ARG, NULL, "expert slots", "the store has none");
+    const int n_threads = pool ? sl_pool_threads(pool) : 1;
+    const uint64_t bytes = sl_graph_bytes(&m->cfg, o, n_threads);
+    unsigned char *base = sl_arena_alloc(arena, bytes, 64);
+    if (!base)
+        return sl_fail(err, SL_E_BUDGET, NULL, "activations", "%llu bytes do not fit the arena",
+                       (unsigned long long)bytes);
+    struct sl_graph *g = (struct sl_graph *)base;
+    memset(g, 0, sizeof *g);
+    g->m = m;
+    g->c = &m->cfg;
+    g->k = *k;
+    g->pool = pool;
+    g->store = store;
+    g->o = *o;
+    g->n_threads = n_threads;
+    sl_graph_lay_out(g, base);
+    *out = g;
+    return 0;
+}
+
+void sl_graph_close(struct sl_graph *g)
+{
+    (void)g; /* all of it lies in the arena */
+}
+
+void sl_graph_observe(struct sl_graph *g, const struct sl_observer *o)
+{
+    g->observer = o ? *o : (struct sl_observer){0};
+}
+
+int sl_graph_check(struct sl_graph *g, int layer, const char *what, struct sl_err *err)
+{
+    const int tok = atomic_load_explicit(&g->bad, memory_order_relaxed);
+    if (tok == INT_MAX) return 0;
+    char field[64];
+    if (layer < 0)
+        snprintf(field, sizeof field, "model");
+    else
+        snprintf(field, sizeof field, "layer %d", layer);
+    return sl_fail(err, SL_E_PACK, NULL, field,
+                   "%s is not finite at position %llu; the pack's weights are damaged", what,
+                   (unsigned long long)(g->pos + (uint64_t)tok));
+}
+
+/* The stream after the layer, token by token in one piece (y is free then). */
+static void see_resid(struct sl_graph *g)
+{
+    if (!g->observer.see) return;
+    const size_t hidden = (size_t)g->c->hidden_size;
+    for (int t = 0; t < g->n; t++)
+        memcpy(g->y + (size_t)t * hidden, sl_graph_partial(g, t), sizeof(float) * hidden);
+    sl_graph_see(g, SL_POINT_RESID, g->l, g->y);
+}
+
+static int run_layer(struct sl_graph *g, int l, struct sl_err *err)
+{
+    if (sl_interrupted()) return sl_fail(err, SL_E_INTR, NULL, NULL, "interrupted");
+    g->l = l;
+    g->layer = &g->m->layers[l];
+    int rc = sl_graph_attn_in(g, err);
+    if (rc) return rc;
+    sl_graph_see(g, SL_POINT_ATTN_IN, l, g->x);
+    if (g->layer->is_kda)
+        sl_graph_kda(g);
+    else
+        sl_graph_mla(g);
+    sl_graph_see(g, SL_POINT_ATTN_OUT, l, g->y);
+
+    rc = sl_graph_ffn_in(g, err);
+    if (rc) return rc;
+    sl_graph_see(g, SL_POINT_FFN_IN, l, g->x);
+    if (g->layer->is_moe)
+        rc = sl_graph_moe(g, err);
+    else
+        sl_graph_dense(g);
+    if (rc) return rc;
+    sl_graph_see(g, SL_POINT_FFN_OUT, l, g->y);
+    see_resid(g);
+    return 0;
+}
+
+/* Final mix, norm and head of the last n_logits tokens (all tokens of the mix when someone looks). */
+static int run_head(struct sl_graph *g, float *logits, int n_logits, struct sl_err *err)
+{
+    const bool seen = g->observer.see != NULL;
+    if (!n_logits && !seen) return 0;
+    const int first = g->n - n_logits;
+    int rc = sl_graph_final(g, seen ? 0 : first, err);
+    if (rc) return rc;
+    sl_graph_see(g, SL_POINT_FINAL, g->c->n_layers, g->x);
+    if (!n_logits) return 0;
+    const size_t hidden = (size_t)g->c->hidden_size;
+    g->segs[0] = (struct sl_seg){.w = &g->m->head,
+                                 .x = g->x + (size_t)first * hidden,
+                                 .ldx = hidden,
+                                 .y = logits,
+                                 .ldy = (size_t)g->c->vocab_size,
+                                 .n_tok = n_logits,
+                                 .post = SL_POST_FINITE};
+    sl_graph_mul(g, g->segs, 1);
+    return sl_graph_check(g, -1, "a logit", err);
+}
+
+static int check_chunk(const struct sl_graph *g, const struct sl_state *st, const int32_t *ids,
+                       int n, int n_logits, struct sl_err *err)
+{
+    if (n < 1 || n > g->o.max_chunk)
+        return sl_fail(err, SL_E_ARG, NULL, "chunk", "%d tokens is outside 1 to %d", n,
+                       g->o.max_chunk);
+    if (n_logits < 0 || n_logits > n)
+        return sl_fail(err, SL_E_ARG, NULL, "logits", "%d rows of %d tokens", n_logits, n);
+    if (st->ctx > g->o.max_ctx)
+        return sl_fail(err, SL_E_ARG, NULL, "ctx", "a state of %llu positions, a graph of %llu",
+                       (unsigned long long)st->ctx, (unsigned long long)g->o.max_ctx);
+    if (st->position > st->ctx || (uint64_t)n > st->ctx - st->position)
+        return sl_fail(err, SL_E_CTX, NULL, "ctx",
+                       "%d tokens after position %llu do not fit the context of %llu", n,
+                       (unsigned long long)st->position, (unsigned long long)st->ctx);
+    for (int i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= g->c->vocab_size)
+            return sl_fail(err, SL_E_ARG, NULL, "token id",
+                           "%d at position %llu is outside 0 to %d", ids[i],
+                           (unsigned long long)(st->position + (uint64_t)i), g->c->vocab_size - 1);
+    return 0;
+}
+
+int sl_graph_feed(struct sl_graph *g, struct sl_state *st, const int32_t *ids, int n, float *logits,
+                  int n_logits, struct sl_err *err)
+{
+    if (!logits) n_logits = 0;
+    int rc = check_chunk(g, st, ids, n, n_logits, err);
+    if (rc) return rc;
+    g->st = st;
+    g->n = n;
+    g->pos = st->position;
+    atomic_store_explicit(&g->bad, INT_MAX, memory_order_relaxed);
+    if (st->n_expanded > st->position) st->n_expanded = st->position; /* rewound: refill */
+    sl_graph_embed(g, ids);
+    for (int l = 0; l < g->c->n_layers && !rc; l++) rc = run_layer(g, l, err);
+    if (!rc) rc = run_head(g, logits, n_logits, err);
+    if (rc) return rc;
+    st->position += (uint64_t)n;
+    st->n_expanded = st->position;
+    return 0;
+}

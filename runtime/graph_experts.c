@@ -1,0 +1,243 @@
+/* Routed experts of a chunk: asked for all at once, computed as they land.
+ *
+ *   wanted ids, ascending -> groups the store can hold -> request -> batches -> put
+ *
+ * A batch is what is known to be there: after a request first all its hits together, then each record
+ * as it arrives, so that arithmetic hides behind the drive. Two ways to cut a batch into tasks:
+ *
+ *   by rows      few pairs (decode): gate, up and SiTU of all its experts in one region, down in the
+ *                next; the shared experts ride along with the first batch
+ *   by experts   many pairs (prefill): one task is one expert and up to SL_GRAPH_TOKENS of its tokens,
+ *                all three matrices, in the worker's scratch
+ *
+ * Both make the same kernel calls on the same rows, so the bits do not depend on the cut. */
+#include <string.h>
+
+#include "runtime/graph_parts.h"
+
+size_t sl_graph_moe_scratch(const struct sl_config *c)
+{
+    const size_t rows =
+        (size_t)SL_GRAPH_TOKENS * ((size_t)c->latent_size + 2 * (size_t)c->moe_intermediate_size);
+    const size_t chosen = (size_t)c->top_k + 1; /* of the router */
+    return rows > chosen ? rows : chosen;
+}
+
+static int n_pairs_of(const struct sl_graph *g, int expert)
+{
+    return g->moe.first[expert + 1] - g->moe.first[expert];
+}
+
+/* Inputs of pair rows [row, row + n) side by side in out. */
+static void gather_rows(const struct sl_graph *g, int row, int n, float *out)
+{
+    const size_t latent = (size_t)g->c->latent_size;
+    for (int i = 0; i < n; i++)
+        memcpy(out + (size_t)i * latent, g->moe.latent + (size_t)g->moe.token_of[row + i] * latent,
+               sizeof(float) * latent);
+}
+
+/* ---- by rows */
+
+static void add_shared(struct sl_graph *g, int step, int at)
+{
+    const struct sl_config *c = g->c;
+    const struct sl_ffn_weights *w = &g->layer->ffn;
+    const size_t hidden = (size_t)c->hidden_size;
+    const size_t width = (size_t)c->n_shared_experts * (size_t)c->moe_intermediate_size;
+    if (step == 0)
+        g->segs[at] = (struct sl_seg){.w = &w->gate,
+                                      .w2 = &w->up,
+                                      .x = g->x,
+                                      .ldx = hidden,
+                                      .y = g->moe.shared[0],
+                                      .y2 = g->moe.shared[1],
+                                      .ldy = width,
+                                      .n_tok = g->n,
+                                      .post = SL_POST_SITU};
+    else
+        g->segs[at] = (struct sl_seg){.w = &w->down,
+                                      .x = g->moe.shared[0],
+                                      .ldx = width,
+                                      .y = g->moe.shared_out,
+                                      .ldy = hidden,
+                                      .n_tok = g->n};
+}
+
+/* Pairs [skip, skip + n) of an expert, at row `used` of the batch's buffers. */
+static void add_expert(struct sl_graph *g, int step, int at, const struct sl_held *h, int skip,
+                       int n, int used)
+{
+    const size_t latent = (size_t)g->c->latent_size;
+    const size_t width = (size_t)g->c->moe_intermediate_size;
+    const int row = g->moe.first[h->expert] + skip;
+    float *hidden = g->moe.hidden[0] + (size_t)used * width;
+    if (step == 1) {
+        g->segs[at] = (struct sl_seg){.w = &h->mats[SL_DOWN],
+                                      .x = hidden,
+                                      .ldx = width,
+                                      .y = g->moe.out + (size_t)row * latent,
+                                      .ldy = latent,
+                                      .n_tok = n};
+        return;
+    }
+    const float *x = g->moe.latent; /* one token: every pair reads it */
+    if (g->n > 1) {
+        float *rows = g->moe.in_rows + (size_t)used * latent;
+        gather_rows(g, row, n, rows);
+        x = rows;
+    }
+    g->segs[at] = (struct sl_seg){.w = &h->mats[SL_GATE],
+                                  .w2 = &h->mats[SL_UP],
+                                  .x = x,
+                                  .ldx = latent,
+                                  .y = hidden,
+                                  .y2 = g->moe.hidden[1] + (size_t)used * width,
+                                  .ldy = width,
+                                  .n_tok = n,
+                                  .post = SL_POST_SITU};
+}
+
+/* All pairs of the batch, which fit the buffers, and the shared experts. */
+static void run_rows(struct sl_graph *g, const struct sl_held *held, int n, bool shared)
+{
+    for (int step = 0; step < 2; step++) {
+        int at = 0;
+        int used = 0;
+        if (shared) add_shared(g, step, at++);
+        for (int i = 0; i < n; i++) {
+            const int pairs = n_pairs_of(g, held[i].expert);
+            add_expert(g, step, at++, &held[i], 0, pairs, used);
+            used += pairs;
+        }
+        if (at) sl_graph_mul(g, g->segs, at);
+    }
+}
+
+/* One expert with more pairs than the buffers hold. */
+static void run_rows_of_one(struct sl_graph *g, const struct sl_held *h)
+{
+    const int pairs = n_pairs_of(g, h->expert);
+    for (int skip = 0; skip < pairs; skip += g->n_pairs) {
+        const int n = pairs - skip < g->n_pairs ? pairs - skip : g->n_pairs;
+        for (int step = 0; step < 2; step++) {
+            add_expert(g, step, 0, h, skip, n, 0);
+            sl_graph_mul(g, g->segs, 1);
+        }
+    }
+}
+
+/* ---- by experts */
+
+struct batch {
+    struct sl_graph *g;
+    struct sl_held *held;
+    int n;
+};
+
+static void expert_task(void *ctx, int task, int worker)
+{
+    const struct batch *b = ctx;
+    struct sl_graph *g = b->g;
+    const struct sl_config *c = g->c;
+    int lo = 0;
+    int hi = b->n - 1;
+    while (lo < hi) { /* last expert whose first task is not beyond this one */
+        const int mid = (lo + hi + 1) / 2;
+        if (b->held[mid].first_task <= task)
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    const struct sl_held *h = &b->held[lo];
+    const int skip = (task - h->first_task) * SL_GRAPH_TOKENS;
+    const int left = n_pairs_of(g, h->expert) - skip;
+    const int n = left < SL_GRAPH_TOKENS ? left : SL_GRAPH_TOKENS;
+    const int row = g->moe.first[h->expert] + skip;
+    const int width = c->moe_intermediate_size;
+    const size_t latent = (size_t)c->latent_size;
+    const size_t ldh = (size_t)width;
+    float *x = sl_graph_scratch(g, worker);
+    float *gate = x + SL_GRAPH_TOKENS * latent;
+    float *up = gate + SL_GRAPH_TOKENS * ldh;
+    gather_rows(g, row, n, x);
+    g->k.mul(&h->mats[SL_GATE], 0, width, x, latent, n, gate, ldh);
+    g->k.mul(&h->mats[SL_UP], 0, width, x, latent, n, up, ldh);
+    const struct sl_seg s = {.y = gate, .y2 = up, .ldy = ldh};
+    for (int i = 0; i < n; i++) sl_graph_situ(g, &s, i, 0, width);
+    g->k.mul(&h->mats[SL_DOWN], 0, c->latent_size, gate, ldh, n, g->moe.out + (size_t)row * latent,
+             latent);
+}
+
+static void run_experts(struct sl_graph *g, struct sl_held *held, int n)
+{
+    struct batch b = {g, held, n};
+    int n_tasks = 0;
+    for (int i = 0; i < n; i++) {
+        held[i].first_task = n_tasks;
+        n_tasks += (n_pairs_of(g, held[i].expert) + SL_GRAPH_TOKENS - 1) / SL_GRAPH_TOKENS;
+    }
+    sl_graph_run(g, n_tasks, expert_task, &b);
+}
+
+/* ---- batches */
+
+static void run_batch(struct sl_graph *g, struct sl_held *held, int n, bool shared)
+{
+    int pairs = 0;
+    for (int i = 0; i < n; i++) pairs += n_pairs_of(g, held[i].expert);
+    if (pairs <= g->n_pairs) {
+        run_rows(g, held, n, shared);
+        return;
+    }
+    if (shared) run_rows(g, held, 0, true);
+    if (n >= 2 * g->n_threads) {
+        run_experts(g, held, n);
+        return;
+    }
+    for (int i = 0; i < n; i++) run_rows_of_one(g, &held[i]);
+}
+
+/* Takes and computes everything of the open request. */
+static int run_request(struct sl_graph *g, int n, int n_hits, bool shared, struct sl_err *err)
+{
+    int done = 0;
+    int rc = 0;
+    if (shared && n_hits == 0) run_batch(g, g->held, 0, true); /* while the drive works */
+    while (done < n && !rc) {
+        const int want = done == 0 && n_hits > 0 ? n_hits : 1;
+        int got = 0;
+        for (; got < want && !rc; got++) {
+            struct sl_held *h = &g->held[got];
+            rc = sl_store_take_any(g->store, g->l, &h->expert, h->mats, err);
+            if (rc) break;
+        }
+        if (!rc) run_batch(g, g->held, got, shared && n_hits > 0 && done == 0);
+        for (int i = 0; i < got; i++) sl_store_put(g->store, g->l, g->held[i].expert);
+        done += got;
+        if (!rc && done < n && sl_interrupted())
+            rc = sl_fail(err, SL_E_INTR, NULL, NULL, "interrupted");
+    }
+    if (rc) sl_store_cancel(g->store);
+    return rc;
+}
+
+int sl_graph_experts(struct sl_graph *g, int n_wanted, struct sl_err *err)
+{
+    const int most = sl_store_max_request(g->store);
+    for (int at = 0; at < n_wanted;) {
+        const int n = n_wanted - at < most ? n_wanted - at : most;
+        struct sl_store_stats before;
+        struct sl_store_stats after;
+        sl_store_get_stats(g->store, &before);
+        int rc = sl_store_request(g->store, g->l, g->moe.wanted + at, n, err);
+        if (rc) return rc;
+        sl_store_get_stats(g->store, &after);
+        const uint64_t misses = after.misses - before.misses;
+        const int n_hits = misses >= (uint64_t)n ? 0 : n - (int)misses;
+        rc = run_request(g, n, n_hits, at == 0, err);
+        if (rc) return rc;
+        at += n;
+    }
+    return 0;
+}

@@ -1,0 +1,191 @@
+/* FFN sublayers (spec 3.5): the dense one, and the latent mixture of experts.
+ *
+ *   region 1   rows     router logits and the latent input of all tokens
+ *   region 2   tokens   sigmoid, choice of top_k, weights
+ *   ...        experts  graph_experts.c: one output row a (token, expert) pair
+ *   region 3   tokens   weighted sum in router order, norm of the AGGREGATE
+ *   region 4   rows     up projection, shared experts added, stream updated
+ *
+ * Pairs are grouped by expert, so that an expert is read once a chunk and used for all its tokens. The
+ * sum is taken in the order of the router's ranks: neither the order in which experts arrive nor the
+ * other tokens of the chunk can change it. The bias takes part in the choice only, never in the
+ * weights; a tie goes to the lower id. */
+#include <math.h>
+#include <string.h>
+
+#include "runtime/graph_parts.h"
+
+void sl_graph_dense(struct sl_graph *g)
+{
+    const struct sl_config *c = g->c;
+    const struct sl_ffn_weights *w = &g->layer->ffn;
+    g->segs[0] = (struct sl_seg){.w = &w->gate,
+                                 .w2 = &w->up,
+                                 .x = g->x,
+                                 .ldx = (size_t)c->hidden_size,
+                                 .y = g->dense.hidden[0],
+                                 .y2 = g->dense.hidden[1],
+                                 .ldy = (size_t)c->intermediate_size,
+                                 .n_tok = g->n,
+                                 .post = SL_POST_SITU};
+    sl_graph_mul(g, g->segs, 1);
+    g->segs[0] = (struct sl_seg){.w = &w->down,
+                                 .x = g->dense.hidden[0],
+                                 .ldx = (size_t)c->intermediate_size,
+                                 .y = g->y,
+                                 .ldy = (size_t)c->hidden_size,
+                                 .n_tok = g->n,
+                                 .post = SL_POST_RESID};
+    sl_graph_mul(g, g->segs, 1);
+}
+
+/* The best of n entries so far, best first; equal keys keep the order in which they came. */
+struct best {
+    int *ids;
+    float keys[1 + 1024]; /* top_k + 1 at most */
+    int n, max;
+};
+
+static void offer(struct best *b, int id, float key)
+{
+    int at = b->n;
+    while (at > 0 && b->keys[at - 1] < key) at--;
+    if (at == b->max) return;
+    if (b->n < b->max) b->n++;
+    for (int i = b->n - 1; i > at; i--) {
+        b->keys[i] = b->keys[i - 1];
+        b->ids[i] = b->ids[i - 1];
+    }
+    b->keys[at] = key;
+    b->ids[at] = id;
+}
+
+static void weigh(const struct sl_config *c, const float *scores, const int *ids, float *weights)
+{
+    const int k = c->top_k;
+    float sum = 0.0f;
+    for (int j = 0; j < k; j++) {
+        weights[j] = scores[ids[j]];
+        sum += weights[j];
+    }
+    const float scale = (float)c->routed_scaling_factor;
+    for (int j = 0; j < k; j++) {
+        if (c->renormalize && k > 1) weights[j] /= sum + 1e-20f;
+        weights[j] *= scale;
+    }
+}
+
+static void route_token(struct sl_graph *g, int tok, int *chosen)
+{
+    const struct sl_config *c = g->c;
+    const struct sl_moe_bufs *b = &g->moe;
+    const int k = c->top_k;
+    float *scores = b->scores + (size_t)tok * (size_t)c->n_experts;
+    bool bad = false;
+    for (int e = 0; e < c->n_experts; e++) bad |= !isfinite(scores[e]);
+    if (bad) sl_graph_note_bad(g, tok);
+    g->k.sigmoid(scores, scores, c->n_experts);
+    /* One more than needed: its distance is the margin of the choice. */
+    struct best best = {.ids = chosen, .max = k < c->n_experts ? k + 1 : k};
+    for (int e = 0; e < c->n_experts; e++) offer(&best, e, scores[e] + g->layer->router_bias[e]);
+    int *ids = b->ids + (size_t)tok * (size_t)k;
+    float *weights = b->weights + (size_t)tok * (size_t)k;
+    memcpy(ids, chosen, sizeof(int) * (size_t)k);
+    weigh(c, scores, ids, weights);
+    b->routes[tok] = (struct sl_route){
+        .ids = ids,
+        .weights = weights,
+        .margin = best.n > k ? best.keys[k - 1] - best.keys[k] : INFINITY,
+    };
+}
+
+static void route_task(void *ctx, int task, int worker)
+{
+    struct sl_graph *g = ctx;
+    int *chosen = (int *)sl_graph_scratch(g, worker);
+    const int to = (task + 1) * SL_GRAPH_TOKENS < g->n ? (task + 1) * SL_GRAPH_TOKENS : g->n;
+    for (int t = task * SL_GRAPH_TOKENS; t < to; t++) route_token(g, t, chosen);
+}
+
+/* Counting sort of the chunk's pairs by expert. Returns the number of distinct experts. */
+static int group_pairs(struct sl_graph *g)
+{
+    const struct sl_config *c = g->c;
+    const struct sl_moe_bufs *b = &g->moe;
+    const int n_pairs = g->n * c->top_k;
+    memset(b->first, 0, sizeof(int) * ((size_t)c->n_experts + 1));
+    for (int i = 0; i < n_pairs; i++) b->first[b->ids[i] + 1]++;
+    int n_wanted = 0;
+    for (int e = 0; e < c->n_experts; e++) {
+        if (b->first[e + 1]) b->wanted[n_wanted++] = e;
+        b->first[e + 1] += b->first[e];
+    }
+    for (int i = 0; i < n_pairs; i++) {
+        const int row = b->first[b->ids[i]]++;
+        b->pair_of[i] = row;
+        b->token_of[row] = i / c->top_k;
+    }
+    for (int e = c->n_experts; e > 0; e--) b->first[e] = b->first[e - 1];
+    b->first[0] = 0;
+    return n_wanted;
+}
+
+static void sum_task(void *ctx, int task, int worker)
+{
+    (void)worker;
+    struct sl_graph *g = ctx;
+    const struct sl_config *c = g->c;
+    const struct sl_moe_bufs *b = &g->moe;
+    const size_t latent = (size_t)c->latent_size;
+    const int to = (task + 1) * SL_GRAPH_TOKENS < g->n ? (task + 1) * SL_GRAPH_TOKENS : g->n;
+    for (int t = task * SL_GRAPH_TOKENS; t < to; t++) {
+        float *sum = b->latent + (size_t)t * latent;
+        memset(sum, 0, sizeof(float) * latent);
+        for (int j = 0; j < c->top_k; j++) {
+            const int i = t * c->top_k + j;
+            g->k.axpy(sum, b->weights[i], b->out + (size_t)b->pair_of[i] * latent, c->latent_size);
+        }
+        if (c->latent_norm)
+            g->k.rmsnorm(sum, sum, g->layer->latent_norm, c->latent_size, (float)c->rms_norm_eps);
+    }
+}
+
+static void project_in(struct sl_graph *g)
+{
+    const struct sl_config *c = g->c;
+    const struct sl_seg in = {.x = g->x, .ldx = (size_t)c->hidden_size, .n_tok = g->n};
+    g->segs[0] = in;
+    g->segs[0].w = &g->layer->latent_down;
+    g->segs[0].y = g->moe.latent;
+    g->segs[0].ldy = (size_t)c->latent_size;
+    g->segs[1] = in;
+    g->segs[1].w = &g->layer->router;
+    g->segs[1].y = g->moe.scores;
+    g->segs[1].ldy = (size_t)c->n_experts;
+    sl_graph_mul(g, g->segs, 2);
+}
+
+int sl_graph_moe(struct sl_graph *g, struct sl_err *err)
+{
+    const struct sl_config *c = g->c;
+    const int token_tasks = (g->n + SL_GRAPH_TOKENS - 1) / SL_GRAPH_TOKENS;
+    project_in(g);
+    sl_graph_run(g, token_tasks, route_task, g);
+    int rc = sl_graph_check(g, g->l, "a router score", err);
+    if (rc) return rc;
+    sl_graph_see(g, SL_POINT_LATENT, g->l, g->moe.latent);
+    sl_graph_see(g, SL_POINT_ROUTE, g->l, g->moe.routes);
+    rc = sl_graph_experts(g, group_pairs(g), err);
+    if (rc) return rc;
+    sl_graph_run(g, token_tasks, sum_task, g);
+    g->segs[0] = (struct sl_seg){.w = &g->layer->latent_up,
+                                 .x = g->moe.latent,
+                                 .ldx = (size_t)c->latent_size,
+                                 .y = g->y,
+                                 .ldy = (size_t)c->hidden_size,
+                                 .n_tok = g->n,
+                                 .post = SL_POST_RESID,
+                                 .extra = g->moe.shared_out};
+    sl_graph_mul(g, g->segs, 1);
+    return 0;
+}

@@ -1,0 +1,118 @@
+/* Matrix products of a region: several matrices, cut into row blocks of like cost.
+ *
+ * In decode a region is a few microseconds long, so all products that can run together do (q, k, v and
+ * gate of a layer; gate and up of all its experts) and blocks are as large as balance allows: about
+ * four tasks a thread. In prefill tokens go through a block in tiles small enough that their inputs
+ * stay in the core's cache while the rows of the block pass by. */
+#include <math.h>
+#include <string.h>
+
+#include "runtime/graph_parts.h"
+
+#define MIN_COST   16384 /* multiply-adds that are worth a task: about 2 us */
+#define ROW_STEP   8     /* kernels take rows in fours or eights */
+#define TILE_BYTES (96 << 10)
+#define POST_CHUNK 256
+
+struct mul_job {
+    struct sl_graph *g;
+    struct sl_seg *segs;
+    int n_segs;
+};
+
+struct sl_mat sl_graph_rows(const struct sl_mat *w, int row, int n)
+{
+    struct sl_mat out = *w;
+    out.rows = n;
+    out.codes += sl_fmt_row_bytes(w->fmt, (uint64_t)w->cols) * (uint64_t)row;
+    return out;
+}
+
+void sl_graph_situ(struct sl_graph *g, const struct sl_seg *s, int tok, int row0, int row1)
+{
+    float part[POST_CHUNK]; /* the kernel's output may not overlap its inputs */
+    float *y = s->y + (size_t)tok * s->ldy;
+    const float *u = s->y2 + (size_t)tok * s->ldy;
+    for (int r = row0; r < row1; r += POST_CHUNK) {
+        const int n = row1 - r < POST_CHUNK ? row1 - r : POST_CHUNK;
+        g->k.situ(part, y + r, u + r, n, (float)g->c->situ_beta, (float)g->c->situ_linear_beta);
+        memcpy(y + r, part, sizeof(float) * (size_t)n);
+    }
+}
+
+static void post_resid(struct sl_graph *g, const struct sl_seg *s, int tok, int row0, int row1)
+{
+    float *y = s->y + (size_t)tok * s->ldy + row0;
+    float *p = sl_graph_partial(g, tok) + row0;
+    const int n = row1 - row0;
+    if (s->extra) g->k.add(y, y, s->extra + (size_t)tok * s->ldy + row0, n);
+    if (s->fresh)
+        memcpy(p, y, sizeof(float) * (size_t)n);
+    else
+        g->k.add(p, p, y, n);
+}
+
+static void post_finite(struct sl_graph *g, const struct sl_seg *s, int tok, int row0, int row1)
+{
+    const float *y = s->y + (size_t)tok * s->ldy;
+    bool bad = false;
+    for (int r = row0; r < row1; r++) bad |= !isfinite(y[r]);
+    if (bad) sl_graph_note_bad(g, tok);
+}
+
+static void mul_rows(struct sl_graph *g, const struct sl_seg *s, int row0, int row1)
+{
+    int tile = (int)(TILE_BYTES / sizeof(float)) / s->w->cols;
+    tile = tile < 8 ? 8 : tile > 64 ? 64 : tile & ~7;
+    for (int t = 0; t < s->n_tok; t += tile) {
+        const int n = s->n_tok - t < tile ? s->n_tok - t : tile;
+        const float *x = s->x + (size_t)t * s->ldx;
+        g->k.mul(s->w, row0, row1, x, s->ldx, n, s->y + (size_t)t * s->ldy, s->ldy);
+        if (s->w2) g->k.mul(s->w2, row0, row1, x, s->ldx, n, s->y2 + (size_t)t * s->ldy, s->ldy);
+        for (int i = t; i < t + n; i++) {
+            if (s->post == SL_POST_SITU) sl_graph_situ(g, s, i, row0, row1);
+            if (s->post == SL_POST_RESID) post_resid(g, s, i, row0, row1);
+            if (s->post == SL_POST_FINITE) post_finite(g, s, i, row0, row1);
+        }
+    }
+}
+
+static void mul_task(void *ctx, int task, int worker)
+{
+    (void)worker;
+    const struct mul_job *job = ctx;
+    int i = job->n_segs - 1;
+    while (job->segs[i].first_task > task) i--;
+    const struct sl_seg *s = &job->segs[i];
+    const int row0 = (task - s->first_task) * s->block_rows;
+    const int row1 = row0 + s->block_rows < s->w->rows ? row0 + s->block_rows : s->w->rows;
+    mul_rows(job->g, s, row0, row1);
+}
+
+static uint64_t row_cost(const struct sl_seg *s)
+{
+    return (uint64_t)s->w->cols * (uint64_t)s->n_tok * (s->w2 ? 2 : 1);
+}
+
+void sl_graph_mul(struct sl_graph *g, struct sl_seg *segs, int n)
+{
+    uint64_t total = 0;
+    for (int i = 0; i < n; i++) total += row_cost(&segs[i]) * (uint64_t)segs[i].w->rows;
+    uint64_t want = total / ((uint64_t)g->n_threads * 4);
+    if (want < MIN_COST) want = MIN_COST;
+    int n_tasks = 0;
+    for (int i = 0; i < n; i++) {
+        struct sl_seg *s = &segs[i];
+        const uint64_t rows = (uint64_t)s->w->rows;
+        uint64_t block = (want / row_cost(s) + ROW_STEP - 1) / ROW_STEP * ROW_STEP;
+        if (block < ROW_STEP) block = ROW_STEP;
+        /* An even cut: no short block at the end of a matrix. */
+        const uint64_t n_blocks = (rows + block - 1) / block;
+        block = ((rows + n_blocks - 1) / n_blocks + ROW_STEP - 1) / ROW_STEP * ROW_STEP;
+        s->block_rows = (int)block;
+        s->first_task = n_tasks;
+        n_tasks += (int)((rows + block - 1) / block);
+    }
+    struct mul_job job = {g, segs, n};
+    sl_graph_run(g, n_tasks, mul_task, &job);
+}

@@ -1,0 +1,189 @@
+/* Inside of the graph: its buffers, and the steps that graph.c strings together.
+ *
+ * One chunk of n tokens at a time. Work is cut into tasks by rows, heads, tokens or experts; a cut
+ * decides who computes a number, never how: each output element is one kernel call's result whatever
+ * the cut, because sl_kernels.mul is independent of row range and token batch.
+ *
+ *   stream  [n][n_slots][hidden]   slots 0..n_banked-1 are the banked vectors of attention residuals,
+ *                                  slot n_banked is the running partial sum p. Banking p is moving on
+ *                                  to the next slot: nothing is copied, and a mix is one call over
+ *                                  n_banked + 1 rows that lie together.
+ *
+ * Buffers that live only inside one sublayer share memory (kda, mla, moe, dense). */
+#ifndef SL_RUNTIME_GRAPH_PARTS_H
+#define SL_RUNTIME_GRAPH_PARTS_H
+
+#include <limits.h>
+#include <stdatomic.h>
+#include "runtime/graph.h"
+
+#define SL_GRAPH_TOKENS  16   /* tokens of one block inside a head or expert task */
+#define SL_GRAPH_QUERIES 8    /* queries of one block in attention: bounds the score scratch */
+#define SL_GRAPH_STRIP   4096 /* positions whose keys one head expands at a time without a cache */
+#define SL_GRAPH_TILE    64 /* positions of one partial sum of attention; divides SL_GRAPH_STRIP */
+#define SL_GRAPH_PAIRS   64 /* (token, expert) pairs computed row by row; at least top_k */
+
+struct sl_kda_bufs {
+    float *z[3]; /* [taps-1 + n][channels]: history, then q, k, v projections */
+    float *f_a;  /* [n][head_dim] */
+    float *b;    /* [n][heads] */
+    float *gate; /* [n][channels]: g_proj, then the gated output */
+};
+
+struct sl_mla_bufs {
+    float *q_a;  /* [n][q_lora] */
+    float *gate; /* [n][heads * v]: g_proj, then the gated output */
+};
+
+struct sl_moe_bufs {
+    float *scores;     /* [n][n_experts]: router logits, then sigmoids */
+    float *latent;     /* [n][latent]: input of the experts, then their weighted sum */
+    float *out;        /* [n * top_k][latent]: one row a (token, expert) pair, grouped by expert */
+    float *in_rows;    /* [pairs][latent]: inputs of one row-wise batch, gathered */
+    float *hidden[2];  /* [pairs][width]: gate, up */
+    float *shared[2];  /* [n][shared width] */
+    float *shared_out; /* [n][hidden] */
+    float *weights;    /* [n][top_k] */
+    int *ids;          /* [n][top_k], best first */
+    int *pair_of;      /* [n][top_k] row of `out` */
+    int *token_of;     /* [n * top_k] token of that row */
+    int *first;        /* [n_experts + 1] first row of an expert */
+    int *wanted;       /* [n_experts] distinct ids of the chunk, ascending */
+    struct sl_route *routes; /* [n] */
+};
+
+struct sl_dense_bufs {
+    float *hidden[2]; /* [n][intermediate] */
+};
+
+/* An expert that is pinned in the store and waits for its turn. */
+struct sl_held {
+    int expert;
+    int first_task;
+    struct sl_mat mats[SL_N_MATS];
+};
+
+enum sl_post {
+    SL_POST_NONE,
+    SL_POST_SITU,  /* y = situ(y, y2) */
+    SL_POST_RESID, /* y += extra (if any); p = fresh ? y : p + y */
+    SL_POST_FINITE /* note a value that is not finite */
+};
+
+/* One product in a region: y[t][r] = w[r] . x[t], and what follows on the same rows. */
+struct sl_seg {
+    const struct sl_mat *w, *w2; /* w2: second matrix of the same shape, result in y2; or NULL */
+    const float *x;
+    size_t ldx;
+    float *y, *y2;
+    size_t ldy;
+    int n_tok;
+    enum sl_post post;
+    const float *extra; /* [n_tok][ldy] */
+    bool fresh;
+    int block_rows, first_task; /* set by sl_graph_mul */
+};
+
+struct sl_graph {
+    const struct sl_model *m;
+    const struct sl_config *c;
+    struct sl_kernels k;
+    struct sl_pool *pool;
+    struct sl_store *store;
+    struct sl_graph_opts o;
+    struct sl_observer observer;
+    int n_threads;
+    int n_slots; /* of the stream */
+    size_t ld_stream;
+
+    float *stream; /* see above */
+    float *rms;    /* [n][n_slots] sqrt(mean square + eps) of each vector of the stream */
+    float *x;      /* [n][hidden] normed input of a sublayer */
+    float *y;      /* [n][hidden] output of a sublayer */
+    struct sl_kda_bufs kda;
+    struct sl_mla_bufs mla;
+    struct sl_moe_bufs moe;
+    struct sl_dense_bufs dense;
+    float *scratch; /* [n_threads][ld_scratch], the worker's own */
+    size_t ld_scratch;
+    struct sl_seg *segs; /* [n_pairs + 2] */
+    int n_pairs;
+    struct sl_held *held; /* [n_experts] */
+
+    /* the chunk in progress */
+    struct sl_state *st;
+    const struct sl_layer *layer;
+    int l, n;
+    uint64_t pos; /* of its first token */
+    int n_banked;
+    atomic_int bad; /* first token with a value that is not finite; INT_MAX: none */
+};
+
+/* Parallel region; a single task runs in place. */
+static inline void sl_graph_run(struct sl_graph *g, int n_tasks, sl_task_fn fn, void *ctx)
+{
+    if (n_tasks == 1)
+        fn(ctx, 0, 0);
+    else
+        sl_pool_run(g->pool, n_tasks, fn, ctx);
+}
+
+static inline float *sl_graph_scratch(const struct sl_graph *g, int worker)
+{
+    return g->scratch + g->ld_scratch * (size_t)worker;
+}
+
+static inline float *sl_graph_partial(const struct sl_graph *g, int tok)
+{
+    return g->stream + (size_t)tok * g->ld_stream + (size_t)g->n_banked * (size_t)g->c->hidden_size;
+}
+
+/* Keeps the smallest token number, whatever the order of the tasks. */
+static inline void sl_graph_note_bad(struct sl_graph *g, int tok)
+{
+    int seen = atomic_load_explicit(&g->bad, memory_order_relaxed);
+    while (tok < seen && !atomic_compare_exchange_weak(&g->bad, &seen, tok)) {
+    }
+}
+
+/* SL_E_PACK naming layer (-1: none), `what` and position when a token was noted; 0 otherwise. */
+int sl_graph_check(struct sl_graph *g, int layer, const char *what, struct sl_err *err);
+
+static inline void sl_graph_see(struct sl_graph *g, enum sl_point point, int layer,
+                                const void *data)
+{
+    if (g->observer.see) g->observer.see(g->observer.ctx, point, layer, g->pos, g->n, data);
+}
+
+/* graph_mem.c: sets every pointer of g from base (NULL: only counts), returns the bytes. g->c, o and
+ * n_threads are set. */
+uint64_t sl_graph_lay_out(struct sl_graph *g, unsigned char *base);
+
+/* graph_mul.c: all products of segs[n] in one region. */
+void sl_graph_mul(struct sl_graph *g, struct sl_seg *segs, int n);
+/* SiTU of one token: rows [row0, row1) of y and y2, result in y. */
+void sl_graph_situ(struct sl_graph *g, const struct sl_seg *s, int tok, int row0, int row1);
+/* Rows [row, row + n) of a plain or trunk matrix as a matrix. */
+struct sl_mat sl_graph_rows(const struct sl_mat *w, int row, int n);
+
+/* graph_mix.c: attention residuals and norms, token by token. */
+void sl_graph_embed(struct sl_graph *g, const int32_t *ids);
+int sl_graph_attn_in(struct sl_graph *g, struct sl_err *err); /* x; banks p where a block opens */
+int sl_graph_ffn_in(struct sl_graph *g, struct sl_err *err);  /* x */
+/* x of tokens [first, n): input of lm_head. */
+int sl_graph_final(struct sl_graph *g, int first, struct sl_err *err);
+
+/* Sublayers: read x, write y and add it to the stream. */
+void sl_graph_kda(struct sl_graph *g);
+void sl_graph_mla(struct sl_graph *g);
+void sl_graph_dense(struct sl_graph *g);
+int sl_graph_moe(struct sl_graph *g, struct sl_err *err);
+/* graph_experts.c: out rows of all pairs, shared_out; the routing is grouped already. */
+int sl_graph_experts(struct sl_graph *g, int n_wanted, struct sl_err *err);
+
+/* Scratch floats a worker needs in each. */
+size_t sl_graph_kda_scratch(const struct sl_config *c);
+size_t sl_graph_mla_scratch(const struct sl_config *c, uint64_t max_ctx);
+size_t sl_graph_moe_scratch(const struct sl_config *c);
+
+#endif
