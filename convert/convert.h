@@ -14,28 +14,34 @@
 #include "kernels/format.h"
 
 struct sl_convert_opts {
-    enum sl_fmt experts; /* SL_FMT_M4 (default) or SL_FMT_MXFP4 */
-    enum sl_fmt trunk;   /* SL_FMT_BF16 or SL_FMT_T8 */
-    int jobs;            /* 0: one per core */
+    enum sl_fmt experts;          /* SL_FMT_M4 (default) or SL_FMT_MXFP4 */
+    enum sl_fmt trunk;            /* SL_FMT_BF16 or SL_FMT_T8 */
+    int jobs;                     /* 0: one per core */
     const char *const *bank_dirs; /* NULL/0: DST/experts */
     int n_bank_dirs;
     bool dry_run, free_source, drop_vision;
 };
 
 struct sl_convert_report {
-    uint64_t source_bytes;     /* shard files, headers included */
-    uint64_t trunk_bytes, bank_bytes, vision_bytes, other_bytes, total_bytes; /* exact output sizes */
+    uint64_t source_bytes; /* shard files, headers included */
+    uint64_t trunk_bytes, bank_bytes, vision_bytes, other_bytes,
+        total_bytes;                    /* exact output sizes */
     uint64_t free_bytes, missing_bytes; /* on the target; missing 0 when it fits */
     uint64_t freed_bytes;
     int n_layers, n_banks;
     uint64_t experts, m4_escapes; /* matrices stored as mxfp4 because m4 cannot hold them */
     bool resumed;
+    int jobs;              /* after the cap by memory */
+    uint64_t buffer_bytes; /* of all jobs together */
     double seconds;
 };
 
-/* Exit code 5 (SL_E_NOSPACE) with the missing bytes when the target is too small; a dry run fills the
+/* src: a checkpoint folder, or a lossless pack of ours (SL_E_SOURCE when it is lossy). dst: a new or
+ * empty folder, or one where the same conversion was interrupted.
+ * Exit code 5 (SL_E_NOSPACE) with the missing bytes when the target is too small; a dry run fills the
  * report and succeeds. An existing finished pack at dst is an error (SL_E_ARG) that says so. */
-int sl_convert(const char *src, const char *dst, const struct sl_convert_opts *o, struct sl_convert_report *report, struct sl_err *err);
+int sl_convert(const char *src, const char *dst, const struct sl_convert_opts *o,
+               struct sl_convert_report *report, struct sl_err *err);
 
 /* export --format hf: writes a released-layout folder (one shard a layer, one for the globals, vision
  * shards, index, the source's own files). A lossy pack is refused (SL_E_SOURCE, exit 3) naming the
