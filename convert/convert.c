@@ -27,8 +27,6 @@
 #include "convert/resume.h"
 #include "offload/pack.h"
 
-#define EXTRA_BYTES_MAX ((uint64_t)1 << 30)
-
 struct run {
     const char *src, *dst;
     struct sl_convert_opts o; /* bank_dirs made absolute */
@@ -450,21 +448,10 @@ static int publish_trunk(struct run *r)
 static int copy_extras(struct run *r)
 {
     char dir[SL_PATH_MAX];
-    char path[SL_PATH_MAX];
     if (!sl_path_join(dir, r->dst, "tokenizer"))
         return sl_fail(r->err, SL_E_ARG, r->dst, NULL, "path too long");
     int rc = sl_make_dirs(dir, r->err);
-    for (int i = 0; !rc && i < r->in->n_extra; i++) {
-        char *text;
-        size_t len;
-        if (!sl_path_join(path, dir, r->in->extra_names[i]))
-            return sl_fail(r->err, SL_E_ARG, dir, NULL, "path too long");
-        rc = sl_read_file(&text, &len, r->in->extra_paths[i], EXTRA_BYTES_MAX, SL_E_SOURCE, r->err);
-        if (rc) return rc;
-        rc = sl_write_file(path, text, len, r->err);
-        free(text);
-    }
-    return rc;
+    return rc ? rc : sl_input_copy_extras(r->in, dir, r->err);
 }
 
 static int finish(struct run *r)

@@ -10,6 +10,8 @@
 #include "base/file.h"
 #include "offload/pack.h"
 
+#define EXTRA_BYTES_MAX ((uint64_t)1 << 30)
+
 int sl_input_open(struct sl_input **out, const char *path, const char *saved_headers_dir,
                   struct sl_err *err)
 {
@@ -69,6 +71,24 @@ bool sl_input_add_extra(struct sl_input *in, const char *dir, const char *name)
     in->extra_names[at] = name_copy;
     in->extra_paths[at] = path_copy;
     return true;
+}
+
+int sl_input_copy_extras(const struct sl_input *in, const char *dir, struct sl_err *err)
+{
+    char path[SL_PATH_MAX];
+    int rc = 0;
+    for (int i = 0; !rc && i < in->n_extra; i++) {
+        char *text;
+        size_t len;
+        if (!sl_path_join(path, dir, in->extra_names[i]))
+            return sl_fail(err, SL_E_ARG, dir, NULL, "path too long");
+        rc = sl_read_file(&text, &len, in->extra_paths[i], EXTRA_BYTES_MAX,
+                          in->pack ? SL_E_PACK : SL_E_SOURCE, err);
+        if (rc) return rc;
+        rc = sl_write_file(path, text, len, err);
+        free(text);
+    }
+    return rc;
 }
 
 const char *sl_mat_name(int mat)

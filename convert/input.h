@@ -89,6 +89,9 @@ void sl_input_close(struct sl_input *in); /* NULL is fine */
 /* Adds one small file; false: no memory. For the two openers. */
 bool sl_input_add_extra(struct sl_input *in, const char *dir, const char *name);
 
+/* Copies the small files into a folder that exists. */
+int sl_input_copy_extras(const struct sl_input *in, const char *dir, struct sl_err *err);
+
 /* Name of the field "w1", "w3", "w2" of gate, up, down. */
 const char *sl_mat_name(int mat);
 static inline int sl_mat_rows(const struct sl_config *c, int mat)

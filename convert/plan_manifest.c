@@ -12,22 +12,7 @@
 #include <string.h>
 
 #include "base/version.h"
-
-/* A JSON string. Names of vision tensors and folders come from outside. */
-static void put_string(FILE *f, const char *s)
-{
-    putc('"', f);
-    for (; *s; s++) {
-        unsigned char ch = (unsigned char)*s;
-        if (ch == '"' || ch == '\\')
-            fprintf(f, "\\%c", ch);
-        else if (ch < 0x20)
-            fprintf(f, "\\u%04x", ch);
-        else
-            putc(ch, f);
-    }
-    putc('"', f);
-}
+#include "convert/json_put.h"
 
 static void put_tensors(FILE *f, const char *key, const struct sl_plan_file *file)
 {
@@ -35,7 +20,7 @@ static void put_tensors(FILE *f, const char *key, const struct sl_plan_file *fil
     for (int i = 0; i < file->n_tensors; i++) {
         const struct sl_plan_tensor *t = &file->tensors[i];
         fputs(i ? ",\n" : "\n", f);
-        put_string(f, t->src.name);
+        sl_json_put_string(f, t->src.name);
         fprintf(f, ":{\"fmt\":\"%s\",\"shape\":[", sl_fmt_name(t->fmt));
         for (int d = 0; d < t->src.n_dims; d++)
             fprintf(f, "%s%" PRId64, d ? "," : "", t->src.shape[d]);
@@ -79,9 +64,9 @@ static void put_all(FILE *f, const struct sl_plan *p, const char *config)
         }
         const struct sl_plan_bank *b = &p->banks[p->bank_of[l]];
         fputs("{\"dir\":", f);
-        put_string(f, b->dir);
+        sl_json_put_string(f, b->dir);
         fputs(",\"file\":", f);
-        put_string(f, strrchr(b->path, '/') + 1);
+        sl_json_put_string(f, strrchr(b->path, '/') + 1);
         putc('}', f);
     }
     fputs("]}\n", f);
