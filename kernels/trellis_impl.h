@@ -1,0 +1,229 @@
+/* The search of trellis.h, written once and compiled once for each ISA with SL_TRELLIS_NAME(k) set.
+ *
+ * Nodes are the bits that two neighbouring windows share: 4 bits for k = 2 (16 nodes, 4 ways in), 5
+ * bits for k = 1 (32 nodes, 2 ways in). Window w = a | m << k comes from node w & (nodes - 1) and leads
+ * to node m:
+ *
+ *     cost'[m] = min over a < 2^k of cost[w & (nodes - 1)] + h * d(x, w)
+ *
+ * Vectors run across blocks, not across nodes: no transposes, any width, and a table entry is one
+ * broadcast. Against the same loop left to the compiler, explicit vectors are worth 2 times under gcc.
+ * A smaller `a` wins a tie. */
+#include <stddef.h>
+#include <string.h>
+#include "kernels/trellis.h"
+
+#define LANES SL_TRELLIS_LANES
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#define VW 16
+typedef __m512 vf;
+typedef __m512i vi;
+typedef __mmask16 vm;
+#define V_LOAD(p)       _mm512_loadu_ps(p)
+#define V_STORE(p, v)   _mm512_storeu_ps(p, v)
+#define V_STOREI(p, v)  _mm512_storeu_si512(p, v)
+#define V_SET(f)        _mm512_set1_ps(f)
+#define V_SETI(i)       _mm512_set1_epi32(i)
+#define V_ADD(a, b)     _mm512_add_ps(a, b)
+#define V_SUB(a, b)     _mm512_sub_ps(a, b)
+#define V_MUL(a, b)     _mm512_mul_ps(a, b)
+#define V_MIN(a, b)     _mm512_min_ps(a, b)
+#define V_LT(a, b)      _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ)
+#define V_PICK(m, a, b) _mm512_mask_blend_epi32(m, b, a)
+#elif defined(__AVX2__)
+#include <immintrin.h>
+#define VW             8
+typedef __m256 vf;
+typedef __m256i vi;
+typedef __m256 vm;
+#define V_LOAD(p)      _mm256_loadu_ps(p)
+#define V_STORE(p, v)  _mm256_storeu_ps(p, v)
+#define V_STOREI(p, v) _mm256_storeu_si256((__m256i *)(p), v)
+#define V_SET(f)       _mm256_set1_ps(f)
+#define V_SETI(i)      _mm256_set1_epi32(i)
+#define V_ADD(a, b)    _mm256_add_ps(a, b)
+#define V_SUB(a, b)    _mm256_sub_ps(a, b)
+#define V_MUL(a, b)    _mm256_mul_ps(a, b)
+#define V_MIN(a, b)    _mm256_min_ps(a, b)
+#define V_LT(a, b)     _mm256_cmp_ps(a, b, _CMP_LT_OQ)
+#define V_PICK(m, a, b)                                                                            \
+    _mm256_castps_si256(_mm256_blendv_ps(_mm256_castsi256_ps(b), _mm256_castsi256_ps(a), m))
+#else
+/* Four lanes in vector types that both compilers lower to SSE2, NEON or scalar code. */
+#define VW              4
+typedef float vf __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int32_t vi __attribute__((vector_size(16), aligned(4), may_alias));
+typedef vi vm;
+#define V_LOAD(p)       (*(const vf *)(p))
+#define V_STORE(p, v)   (*(vf *)(p) = (v))
+#define V_STOREI(p, v)  (*(vi *)(p) = (v))
+#define V_SET(f)        ((vf){f, f, f, f})
+#define V_SETI(i)       ((vi){i, i, i, i})
+#define V_ADD(a, b)     ((a) + (b))
+#define V_SUB(a, b)     ((a) - (b))
+#define V_MUL(a, b)     ((a) * (b))
+#define V_MIN(a, b)     v_min(a, b)
+#define V_LT(a, b)      ((a) < (b))
+#define V_PICK(m, a, b) (((m) & (a)) | (~(m) & (b)))
+static inline vf v_min(vf a, vf b)
+{
+    vi m = a < b;
+    return (vf)((m & (vi)a) | (~m & (vi)b));
+}
+#endif
+
+/* d(x, w) of trellis.h, weighted. mode 0 base, 1 plain bit, 2 joint; all but x are loop-invariant. */
+static inline __attribute__((always_inline)) vf
+edge_cost(int w, vf x, vf h, int weighted, const struct sl_trellis_tables *t, int mode, vf l, vf ml)
+{
+    vf c = x;
+    if (mode != 0) {
+        vf e0 = V_SUB(x, V_SET(t->t3[w])), e1 = V_SUB(x, V_SET(t->t3[w + SL_TRELLIS_ENTRIES]));
+        c = V_MIN(V_MUL(e0, e0), V_MUL(e1, e1));
+    }
+    if (mode != 1) {
+        vf e = V_SUB(x, V_SET(t->t2[w]));
+        e = V_MUL(e, e);
+        if (mode == 2)
+            c = V_ADD(V_MUL(ml, c), V_MUL(l, e));
+        else
+            c = e;
+    }
+    if (weighted) c = V_MUL(c, h);
+    return c;
+}
+
+/* One step: from[node] -> to[node], way[node] = the a that won. */
+static inline __attribute__((always_inline)) void
+step(float (*restrict to)[VW], int32_t (*restrict way)[VW], float (*restrict from)[VW],
+     const float *restrict px, const float *restrict ph, const struct sl_trellis_tables *t, int k,
+     int mode)
+{
+    const int nodes = 64 >> k, ways = 1 << k;
+    const vf x = V_LOAD(px), h = ph ? V_LOAD(ph) : x;
+    const vf l = V_SET(t->lambda), ml = V_SET(1.0f - t->lambda);
+    for (int m = 0; m < nodes; m++) {
+        vf best = V_ADD(V_LOAD(from[(m << k) & (nodes - 1)]),
+                        edge_cost(m << k, x, h, ph != NULL, t, mode, l, ml));
+        vi who = V_SETI(0);
+        for (int a = 1; a < ways; a++) {
+            int w = a | m << k;
+            vf c = V_ADD(V_LOAD(from[w & (nodes - 1)]),
+                         edge_cost(w, x, h, ph != NULL, t, mode, l, ml));
+            who = V_PICK(V_LT(c, best), V_SETI(a), who);
+            best = V_MIN(c, best);
+        }
+        V_STORE(to[m], best);
+        V_STOREI(way[m], who);
+    }
+}
+
+/* VW blocks: lanes [0, VW) of x, h, word, bits, cost. */
+static inline __attribute__((always_inline)) void search(const float *x, const float *h,
+                                                         const struct sl_trellis_tables *t,
+                                                         uint64_t *word, uint64_t *bits,
+                                                         float *cost, int k, int mode)
+{
+    enum { MAX_N = 64, MAX_NODES = 32 };
+    const int n = 64 / k, nodes = 64 >> k;
+    float buf[2][MAX_NODES][VW];
+    int32_t way[MAX_N][MAX_NODES][VW];
+    int start[VW];
+
+    /* Pass 1: from the middle of the block once around to the middle, free at both ends; where does the
+     * best path pass the block's start? */
+    memset(buf[0], 0, sizeof buf[0]);
+    for (int s = 0; s < n; s++) {
+        size_t i = (size_t)((s + n / 2) & (n - 1)) * LANES;
+        step(buf[~s & 1], way[s], buf[s & 1], x + i, h ? h + i : NULL, t, k, mode);
+    }
+    for (int i = 0; i < VW; i++) {
+        int node = 0;
+        for (int m = 1; m < nodes; m++)
+            if (buf[0][m][i] < buf[0][node][i]) node = m;
+        for (int s = n - 1; s >= n / 2; s--) node = (way[s][node][i] | node << k) & (nodes - 1);
+        start[i] = node;
+    }
+
+    /* Pass 2: begin and end in that node. */
+    for (int m = 0; m < nodes; m++)
+        for (int i = 0; i < VW; i++) buf[0][m][i] = m == start[i] ? 0.0f : 3e38f;
+    for (int s = 0; s < n; s++) {
+        size_t i = (size_t)s * LANES;
+        step(buf[~s & 1], way[s], buf[s & 1], x + i, h ? h + i : NULL, t, k, mode);
+    }
+    for (int i = 0; i < VW; i++) {
+        int node = start[i];
+        uint64_t out = 0, plain = 0;
+        cost[i] = buf[0][node][i];
+        for (int s = n - 1; s >= 0; s--) {
+            int a = way[s][node][i];
+            int w = a | node << k;
+            out |=
+                (uint64_t)a << (k * s); /* the low k bits of window s are the word's bits at k*s */
+            if (mode != 0) {
+                float v = x[(size_t)s * LANES + (size_t)i];
+                float e0 = v - t->t3[w], e1 = v - t->t3[w + SL_TRELLIS_ENTRIES];
+                plain |= (uint64_t) !(e0 * e0 < e1 * e1) << s;
+            }
+            node = w & (nodes - 1);
+        }
+        word[i] = out;
+        if (bits) bits[i] = plain;
+    }
+}
+
+/* One copy of the search a mode, so that nothing is decided inside it. */
+#define SEARCH_ALL(k, mode, hh)                                                                    \
+    for (int i = 0; i < LANES; i += VW)                                                            \
+    search(x + i, hh, t, word + i, bits ? bits + i : NULL, cost + i, k, mode)
+
+void SL_TRELLIS_NAME(k2)(const float *x, const float *h, const struct sl_trellis_tables *t,
+                         uint64_t *word, uint64_t *bits, float *cost)
+{
+    if (!t->t3 && !h)
+        SEARCH_ALL(2, 0, NULL);
+    else if (!t->t3)
+        SEARCH_ALL(2, 0, h + i);
+    else if (!t->t2 && !h)
+        SEARCH_ALL(2, 1, NULL);
+    else if (!t->t2)
+        SEARCH_ALL(2, 1, h + i);
+    else if (!h)
+        SEARCH_ALL(2, 2, NULL);
+    else
+        SEARCH_ALL(2, 2, h + i);
+}
+
+void SL_TRELLIS_NAME(k1)(const float *x, const float *h, const struct sl_trellis_tables *t,
+                         uint64_t *word, uint64_t *bits, float *cost)
+{
+    if (h)
+        SEARCH_ALL(1, 0, h + i);
+    else
+        SEARCH_ALL(1, 0, NULL);
+}
+
+void SL_TRELLIS_NAME(carry)(float *t, const float *e, int n, const float *f, int ldf)
+{
+    for (int j = 0; j < 32; j += 4) {
+        for (int i = 0; i < LANES; i += VW) {
+            vf s0 = V_SET(0.0f), s1 = s0, s2 = s0, s3 = s0;
+            for (int a = 0; a < n; a++) {
+                const float *fa = f + (size_t)a * (size_t)ldf + j;
+                vf v = V_LOAD(e + (size_t)a * LANES + i);
+                s0 = V_ADD(s0, V_MUL(v, V_SET(fa[0])));
+                s1 = V_ADD(s1, V_MUL(v, V_SET(fa[1])));
+                s2 = V_ADD(s2, V_MUL(v, V_SET(fa[2])));
+                s3 = V_ADD(s3, V_MUL(v, V_SET(fa[3])));
+            }
+            float *to = t + (size_t)j * LANES + i;
+            V_STORE(to, V_ADD(V_LOAD(to), s0));
+            V_STORE(to + LANES, V_ADD(V_LOAD(to + LANES), s1));
+            V_STORE(to + 2 * LANES, V_ADD(V_LOAD(to + 2 * LANES), s2));
+            V_STORE(to + 3 * LANES, V_ADD(V_LOAD(to + 3 * LANES), s3));
+        }
+    }
+}

@@ -1,0 +1,48 @@
+/* One strip of rows on its way through the trellis search: shared by encoder and table training.
+ *
+ * Everything is laid out [column][lane], a lane being a row, as the search wants it. */
+#ifndef SL_QUANT_W_STRIP_H
+#define SL_QUANT_W_STRIP_H
+
+#include "quant/w_encode.h"
+
+#define SL_W_LANES    SL_TRELLIS_LANES
+#define SL_W_MAX_UNIT 64 /* weights of one word */
+
+struct sl_w_strip {
+    int cols, unit, n_units; /* unit: weights a word; the last word of w16 may be half used */
+    float *w;                /* [n_units*unit][lanes], zero past cols and past the last row */
+    float *e;                /* [cols][lanes] w - q so far, for feedback */
+    float *h;                /* [n_units*unit] weight of each column, 0 past cols; NULL: ones */
+    uint8_t *nibble;         /* [cols/32 rounded up to even][lanes] */
+    uint64_t *word, *bits;   /* [n_units][lanes] */
+    float row[SL_W_LANES];   /* row scale, exactly as f16 stores it */
+    float *x, *hx, *t;       /* [unit][lanes] work */
+};
+
+size_t sl_w_strip_bytes(int cols);
+void sl_w_strip_init(struct sl_w_strip *s, enum sl_fmt fmt, int cols, const float *h,
+                     void *scratch);
+/* Loads up to 16 rows of w [rows][cols] and guesses row scales from block rms. false: a value that is
+ * not finite, at *row, *col. */
+bool sl_w_strip_load(struct sl_w_strip *s, const float *w, int rows, float table_rms, int *bad_row,
+                     int *bad_col);
+/* Searches every block with the present row scales. reach: how far nibbles may move from the best
+ * guess (1: three candidates; 0: keep s->nibble as it is). feedback may be NULL. */
+void sl_w_strip_search(struct sl_w_strip *s, const struct sl_w_tables *t,
+                       const struct sl_trellis *search, const struct sl_w_feedback *f, int reach);
+/* Least-squares row scales for the present codes, rounded to f16. */
+void sl_w_strip_refit(struct sl_w_strip *s, const struct sl_w_tables *t,
+                      const struct sl_w_feedback *f);
+
+/* Table values of weight c of a lane: base and full reading; S of its block. */
+static inline unsigned sl_w_strip_index(const struct sl_w_strip *s, int c, int lane,
+                                        unsigned *plain)
+{
+    int u = c / s->unit, at = c % s->unit;
+    size_t i = (size_t)u * SL_W_LANES + (size_t)lane;
+    *plain = (unsigned)(s->bits[i] >> at & 1);
+    return sl_trellis_window(s->word[i], at, 64 / s->unit);
+}
+
+#endif
