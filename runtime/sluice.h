@@ -1,14 +1,15 @@
-/* sluice: run Kimi K3 packs on one machine. The whole public C API; the CLI uses nothing else of the
- * engine.
+/* sluice: run Kimi K3 packs on one machine. The whole public C API; run, logits, eval and bench of the
+ * command line use nothing else of the engine.
  *
- *     sluice_pack *p; sluice_session *s; sluice_error e = {0};
+ *     sluice_pack *p; sluice_session *s; sluice_error e = {0}; int32_t id;
  *     if (sluice_pack_open(&p, "k3.pack", NULL, &e)) { fprintf(stderr, "%s\n", e.text); return e.exit_status; }
  *     if (sluice_session_open(&s, p, NULL, &e)) ...
- *     sluice_feed(s, ids, n, NULL, &e);               prompt
- *     while (!sluice_next(s, NULL, &id, &e)) ...       tokens
+ *     sluice_feed(s, ids, n, &e);                       prompt
+ *     while (sluice_next(s, NULL, &id, &e) == 0) ...     tokens
  *
- * Functions return 0 or a negative code; *_error then holds one line for a person. Handles are not
- * thread-safe; different sessions of one pack may be used from different threads. */
+ * Functions return 0 or a negative code; *err (may be NULL) then holds one line for a person. Handles
+ * are not thread-safe; different sessions of one pack may be used from different threads, and share
+ * the trunk. Sessions are closed before their pack. */
 #ifndef SLUICE_H
 #define SLUICE_H
 
@@ -23,44 +24,53 @@ typedef struct sluice_pack sluice_pack;
 typedef struct sluice_session sluice_session;
 
 typedef struct {
-    int code;        /* 0, or negative: groups as in the exit codes */
-    int exit_status; /* what the CLI would exit with: 2 usage, 3 input, 4 pack or drive, 5 does not fit, 6 device, 130 interrupted */
+    int code; /* 0, or negative */
+    /* What the CLI would exit with: 2 usage, 3 input, 4 pack or drive, 5 does not fit, 6 device,
+     * 130 interrupted. */
+    int exit_status;
     char text[1024];
 } sluice_error;
 
-/* Zero-initialise; 0 and NULL mean the default. */
+/* Zero-initialise; 0 and NULL mean the default. Strings and lists are copied. */
 typedef struct {
-    const char *device;      /* "cpu" */
-    int exact;               /* 1: the exact path. It is the only path in this version, so also the default */
-    int threads;             /* 0: one per core */
-    uint64_t ram_bytes;      /* ceiling on host memory; 0: what the machine allows */
-    uint64_t ctx;            /* positions of context; 0: 4096 or the model's maximum */
-    uint64_t chunk;          /* prefill chunk in tokens; 0: as memory allows, at most 512 */
-    const char *io;          /* "auto", "pread" */
+    const char *device; /* "cpu" */
+    int exact;   /* 1: the exact path. It is the only path in this version, so also the default */
+    int threads; /* 0: one per core this process may use */
+    uint64_t ram_bytes; /* ceiling on host memory; 0: what the machine allows */
+    uint64_t ctx;       /* positions of context; 0: 4096 or the model's maximum */
+    uint64_t chunk;     /* prefill chunk in tokens; 0: as memory allows, at most 512 */
+    /* Rows of logits that one step of sluice_feed_logits computes, at most the chunk; 0: 16. */
+    uint64_t logit_rows;
+    const char *io; /* "auto", "pread" */
+    /* Further folders to look for expert banks in; used by sluice_pack_open. */
     const char *const *bank_dirs;
     int n_bank_dirs;
-    int check_crc;           /* check records and tensors as they are read */
+    /* Check records and tensors against their checksums as they are read: 0 and 1 yes, -1 no. */
+    int check_crc;
 } sluice_options;
 
 typedef struct {
-    const char *name; /* "trunk", "expert slots", ... ; static */
+    const char *name; /* "trunk", "expert slots", ...; static */
     uint64_t planned_bytes;
-    uint64_t measured_bytes; /* 0 where a group has no measure of its own */
+    uint64_t measured_bytes; /* of an open session: what the group really took; 0 in a mere plan */
 } sluice_group;
 
+#define SLUICE_MAX_GROUPS 24
 typedef struct {
-    uint64_t limit_bytes;  /* smallest of physical memory, cgroup limits and ram_bytes, less the reserve */
+    /* Smallest of physical memory, cgroup limits and ram_bytes, less the reserve. */
+    uint64_t limit_bytes;
     uint64_t planned_peak_bytes;
     uint64_t n_slots, slot_bytes;
     uint64_t chunk, ctx;
+    int expanded_keys; /* 0: left out for lack of memory; results do not change, long contexts get slower */
     int n_groups;
-    sluice_group groups[24];
+    sluice_group groups[SLUICE_MAX_GROUPS];
 } sluice_plan_info;
 
 typedef struct {
     uint64_t planned_peak_bytes, measured_peak_bytes; /* process peak (VmHWM) */
     uint64_t expert_bytes_read, expert_hits, expert_misses;
-    uint64_t prefill_tokens, decode_tokens;
+    uint64_t prefill_tokens, decode_tokens; /* decode: tokens fed one at a time after the first */
     double prefill_seconds, decode_seconds, stall_seconds;
     int direct_io;
     int threads;
@@ -69,48 +79,71 @@ typedef struct {
 
 typedef struct {
     double temperature; /* 0: greedy. Defaults of the CLI: 1.0 and 0.95 */
-    double top_p;       /* (0, 1] */
+    double top_p;       /* (0, 1]; 0 means 1 */
     uint64_t seed;
-    int ignore_eos;     /* do not end at a stop token */
+    int ignore_eos; /* do not end at a stop token */
 } sluice_sampling;
 
-const char *sluice_version(void); /* "0.1.0 (commit, flags, isa)" ; static */
+const char *sluice_version(void); /* "0.1.0 (commit, isa; compiler and flags)"; static */
 
-int sluice_pack_open(sluice_pack **out, const char *path, const sluice_options *opts, sluice_error *err);
+/* Opens and validates a pack (structure and sizes; payload is checked as it is read). */
+int sluice_pack_open(sluice_pack **out, const char *path, const sluice_options *opts,
+                     sluice_error *err);
 void sluice_pack_close(sluice_pack *p);
 int sluice_vocab_size(const sluice_pack *p);
 
-/* Prices a session without allocating it. Fills info also when it does not fit (code 5 group). */
-int sluice_plan(const sluice_pack *p, const sluice_options *opts, sluice_plan_info *info, sluice_error *err);
+/* Prices a session without allocating it. Fills info also when it does not fit (code 5 group). opts
+ * NULL: those given to sluice_pack_open. */
+int sluice_plan(sluice_pack *p, const sluice_options *opts, sluice_plan_info *info,
+                sluice_error *err);
 
 /* Allocates everything the session will ever use. opts NULL: those given to sluice_pack_open. */
-int sluice_session_open(sluice_session **out, sluice_pack *p, const sluice_options *opts, sluice_error *err);
+int sluice_session_open(sluice_session **out, sluice_pack *p, const sluice_options *opts,
+                        sluice_error *err);
 void sluice_session_close(sluice_session *s);
-void sluice_session_reset(sluice_session *s); /* empty state, position 0 */
+void sluice_session_reset(sluice_session *s); /* empty state, position 0; also after an error */
 uint64_t sluice_position(const sluice_session *s);
+/* The plan that the session was opened with, measured bytes filled in. */
+void sluice_session_plan(const sluice_session *s, sluice_plan_info *info);
 
-/* Appends n tokens. on_logits (may be NULL: then only the last row is computed and kept) is called
- * for every position in order with logits[vocab_size], valid during the call; a non-zero return stops
- * with that value. Code 5 group when position + n exceeds ctx: nothing is fed then. */
-typedef int (*sluice_logits_fn)(void *ctx, uint64_t position, const float *logits);
+/* Appends n tokens; logits of the last one are kept. Code 5 group when position + n exceeds ctx:
+ * nothing is fed then. After any other error the state is spoiled: reset before going on. */
 int sluice_feed(sluice_session *s, const int32_t *ids, size_t n, sluice_error *err);
-int sluice_feed_logits(sluice_session *s, const int32_t *ids, size_t n, sluice_logits_fn on_logits, void *ctx, sluice_error *err);
+/* The same, with on_logits called for every position in order with logits[vocab_size], valid during
+ * the call. A non-zero return of on_logits stops with that value (the state is spoiled then too). */
+typedef int (*sluice_logits_fn)(void *ctx, uint64_t position, const float *logits);
+int sluice_feed_logits(sluice_session *s, const int32_t *ids, size_t n, sluice_logits_fn on_logits,
+                       void *ctx, sluice_error *err);
 /* Logits after the last token fed, [vocab_size]; NULL before the first. */
 const float *sluice_logits(const sluice_session *s);
 
-/* Picks the next token from the current logits and feeds it. Returns 0 with *id; 1 when *id is a stop
- * token (not fed); negative on error. sampling NULL: greedy. Same seed, same text. */
+/* Picks a token from the current logits without feeding it. 0 with *id; 1 when it is a stop token and
+ * stop tokens are not ignored; negative before the first feed. sampling NULL: greedy. The pick is a
+ * function of logits, sampling and position: same seed, same text, resumed or not. */
+int sluice_pick(sluice_session *s, const sluice_sampling *sampling, int32_t *id, sluice_error *err);
+/* Picks and feeds. Returns 0 with *id; 1 when *id is a stop token (not fed); negative on error. */
 int sluice_next(sluice_session *s, const sluice_sampling *sampling, int32_t *id, sluice_error *err);
 
-void sluice_get_stats(const sluice_session *s, sluice_stats *out);
-void sluice_interrupt(void); /* async-signal-safe: the call in progress returns code -60 within a layer */
+/* Writes the state at the current position to a file (atomically), or restores one into a session of
+ * the same model: another model, a position beyond ctx, or a damaged file is refused (3 group) and
+ * leaves the session as it was. Logits are stored too: a restored session goes on as if never stopped. */
+int sluice_state_save(const sluice_session *s, const char *path, sluice_error *err);
+int sluice_state_load(sluice_session *s, const char *path, sluice_error *err);
 
-/* Tokenizer of the pack. Encoders allocate *ids (free with sluice_free). */
-int sluice_encode(const sluice_pack *p, const char *text, size_t len, int markup, int32_t **ids, size_t *n, sluice_error *err);
-/* Bytes of one token (control tokens: their name); never NULL for a valid id. */
+void sluice_get_stats(const sluice_session *s, sluice_stats *out);
+void sluice_interrupt(
+    void); /* async-signal-safe: the calls in progress end with code -60 within a layer */
+void sluice_interrupt_clear(void); /* for hosts that go on after a cancel */
+
+/* Tokenizer of the pack. Encoders allocate *ids (free with sluice_free); *ids may be NULL when *n is 0.
+ * markup 0: control spellings in the text stay text; 1: they become control tokens. */
+int sluice_encode(const sluice_pack *p, const char *text, size_t len, int markup, int32_t **ids,
+                  size_t *n, sluice_error *err);
+/* Bytes of one token (control tokens: their name), not terminated; NULL for an id outside the vocabulary. */
 const char *sluice_token_bytes(const sluice_pack *p, int32_t id, size_t *len);
 /* Id of a control token by name, -1 when there is none. */
 int32_t sluice_control_id(const sluice_pack *p, const char *name);
+/* The configured end of sequence, `<|end_of_msg|>` and `[EOS]`. */
 int sluice_is_stop(const sluice_pack *p, int32_t id);
 void sluice_free(void *ptr);
 

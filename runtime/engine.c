@@ -1,0 +1,472 @@
+/* The engine behind sluice.h: opens packs and sessions, feeds tokens, keeps the counts.
+ *
+ * Everything a session will ever use is taken and touched at open, so a promise about memory is kept
+ * or refused there and not at token 3,000. Weights are shared: the first session loads them, the last
+ * one drops them. A feed that fails half way leaves a state between two tokens; such a session only
+ * takes a reset. */
+#include "runtime/engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "base/file.h"
+#include "base/version.h"
+#include "offload/budget.h"
+
+enum { TOUCH_BYTES = 32 << 20, PAGE_BYTES = 4096 };
+
+static double now_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+int sl_engine_give(sluice_error *out, const struct sl_err *err, int rc)
+{
+    if (out) {
+        out->code = rc;
+        out->exit_status = sl_exit_status(rc);
+        _Static_assert(sizeof out->text == sizeof err->text, "one line each");
+        memcpy(out->text, err->text, sizeof out->text);
+    }
+    return rc;
+}
+
+static char version_text[1024];
+
+static void make_version(void)
+{
+    snprintf(version_text, sizeof version_text, "%s (%s, %s; %s)", SL_VERSION, sl_build_commit,
+             sl_cpu_name(sl_cpu_detect()), sl_build_flags);
+}
+
+const char *sluice_version(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, make_version);
+    return version_text;
+}
+
+void sluice_interrupt(void)
+{
+    sl_interrupt();
+}
+void sluice_interrupt_clear(void)
+{
+    sl_interrupt_clear();
+}
+void sluice_free(void *ptr)
+{
+    free(ptr);
+}
+
+/* ---------------------------------------------------------------- pack */
+
+static void add_stop(struct sluice_pack *p, int32_t id)
+{
+    if (id < 0 || sluice_is_stop(p, id)) return;
+    p->stop[p->n_stop++] = id;
+}
+
+static int open_tokenizer(struct sluice_pack *p, struct sl_err *err)
+{
+    char dir[SL_PATH_MAX];
+    if (!sl_path_join(dir, p->pack->dir, "tokenizer"))
+        return sl_fail(err, SL_E_PACK, p->pack->dir, NULL, "path is too long");
+    uint64_t before = 0;
+    uint64_t after = 0;
+    uint64_t peak;
+    sl_process_memory(&before, &peak);
+    int rc = sl_tokenizer_open(&p->tokenizer, dir, p->pack->cfg.vocab_size, SL_E_PACK, err);
+    if (rc) return rc;
+    sl_process_memory(&after, &peak);
+    p->tokenizer_bytes = after > before ? after - before : 0;
+    add_stop(p, p->pack->cfg.eos_id);
+    add_stop(p, sl_tokenizer_eos(p->tokenizer));
+    add_stop(p, sl_tokenizer_control(p->tokenizer, "<|end_of_msg|>"));
+    add_stop(p, sl_tokenizer_control(p->tokenizer, "[EOS]"));
+    return 0;
+}
+
+int sluice_pack_open(sluice_pack **out, const char *path, const sluice_options *opts,
+                     sluice_error *error)
+{
+    struct sl_err err = {0};
+    *out = NULL;
+    struct sluice_pack *p = calloc(1, sizeof *p);
+    if (!p) return sl_engine_give(error, &err, sl_fail(&err, SL_E_NOMEM, path, NULL, "no memory"));
+    pthread_mutex_init(&p->lock, NULL);
+    int rc = sl_pack_open(&p->pack, path, opts ? opts->bank_dirs : NULL,
+                          opts ? opts->n_bank_dirs : 0, &err);
+    if (!rc) rc = sl_engine_options(&p->pack->cfg, opts, &p->opts, &err);
+    if (!rc) rc = open_tokenizer(p, &err);
+    if (rc) {
+        sluice_pack_close(p);
+        return sl_engine_give(error, &err, rc);
+    }
+    *out = p;
+    return 0;
+}
+
+static void drop_weights(struct sluice_pack *p)
+{
+    p->model = NULL; /* lies in the arena */
+    sl_trunk_close(p->trunk);
+    p->trunk = NULL;
+    sl_arena_free(&p->arena);
+}
+
+void sluice_pack_close(sluice_pack *p)
+{
+    if (!p) return;
+    drop_weights(p);
+    sl_tokenizer_close(p->tokenizer);
+    sl_pack_close(p->pack);
+    pthread_mutex_destroy(&p->lock);
+    free(p);
+}
+
+int sluice_vocab_size(const sluice_pack *p)
+{
+    return p->pack->cfg.vocab_size;
+}
+
+int sluice_is_stop(const sluice_pack *p, int32_t id)
+{
+    for (int i = 0; i < p->n_stop; i++)
+        if (p->stop[i] == id) return 1;
+    return 0;
+}
+
+int sluice_encode(const sluice_pack *p, const char *text, size_t len, int markup, int32_t **ids,
+                  size_t *n, sluice_error *error)
+{
+    struct sl_err err = {0};
+    struct sl_ids out = {0};
+    int rc = markup ? sl_tokenizer_encode_markup(p->tokenizer, text, len, &out, &err)
+                    : sl_tokenizer_encode_plain(p->tokenizer, text, len, &out, &err);
+    *ids = NULL;
+    *n = 0;
+    if (rc) {
+        sl_ids_free(&out);
+        return sl_engine_give(error, &err, rc);
+    }
+    *ids = out.v; /* malloc'ed by the encoder, ours from here on */
+    *n = out.n;
+    return 0;
+}
+
+const char *sluice_token_bytes(const sluice_pack *p, int32_t id, size_t *len)
+{
+    return sl_tokenizer_bytes(p->tokenizer, id, len);
+}
+
+int32_t sluice_control_id(const sluice_pack *p, const char *name)
+{
+    return sl_tokenizer_control(p->tokenizer, name);
+}
+
+int sluice_plan(sluice_pack *p, const sluice_options *opts, sluice_plan_info *info,
+                sluice_error *error)
+{
+    struct sl_err err = {0};
+    struct sl_engine_opts o = p->opts;
+    struct sl_engine_plan plan = {0};
+    int rc = opts ? sl_engine_options(&p->pack->cfg, opts, &o, &err) : 0;
+    if (!rc) {
+        rc = sl_engine_plan(p, &o, &plan, &err);
+        *info = plan.info;
+    }
+    return rc ? sl_engine_give(error, &err, rc) : 0;
+}
+
+/* ---------------------------------------------------------------- session */
+
+/* Called with the lock held. */
+static int load_weights(struct sluice_pack *p, const struct sl_engine_plan *plan, bool check_crc,
+                        struct sl_err *err)
+{
+    int rc = sl_arena_init(&p->arena, plan->weights_bytes, "trunk", err);
+    if (!rc) rc = sl_trunk_open(&p->trunk, p->pack, &p->arena, check_crc, err);
+    p->trunk_bytes = p->arena.used;
+    if (!rc) rc = sl_model_open(&p->model, p->pack, p->trunk, &p->arena, err);
+    if (rc) drop_weights(p);
+    return rc;
+}
+
+static int take_weights(struct sluice_session *s, bool check_crc, struct sl_err *err)
+{
+    struct sluice_pack *p = s->p;
+    pthread_mutex_lock(&p->lock);
+    int rc = p->users ? 0 : load_weights(p, &s->plan, check_crc, err);
+    if (!rc) p->users++;
+    pthread_mutex_unlock(&p->lock);
+    return rc;
+}
+
+static void give_weights(struct sluice_pack *p)
+{
+    pthread_mutex_lock(&p->lock);
+    if (--p->users == 0) drop_weights(p);
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void touch_task(void *ctx, int task, int worker)
+{
+    (void)worker;
+    struct sl_arena *a = ctx;
+    size_t from = (size_t)task * TOUCH_BYTES;
+    size_t to = from + TOUCH_BYTES < a->bytes ? from + TOUCH_BYTES : a->bytes;
+    for (size_t i = from; i < to; i += PAGE_BYTES) ((volatile unsigned char *)a->base)[i] = 0;
+}
+
+/* Makes every page of the arena ours now: the kernel hands out memory at first write only. */
+static void touch(struct sl_arena *a, struct sl_pool *pool)
+{
+    sl_pool_run(pool, (int)((a->bytes + TOUCH_BYTES - 1) / TOUCH_BYTES), touch_task, a);
+}
+
+/* Where the arena stands before and after a step is what the step took. */
+static void measured(struct sluice_session *s, enum sl_engine_group g, uint64_t bytes)
+{
+    s->plan.info.groups[g].measured_bytes = bytes;
+}
+
+static int open_parts(struct sluice_session *s, const struct sl_engine_opts *o, struct sl_err *err)
+{
+    const struct sl_config *c = &s->p->pack->cfg;
+    const struct sl_engine_plan *plan = &s->plan;
+    int rc = sl_pool_open(&s->pool, plan->threads, err);
+    if (rc) return rc;
+    rc = sl_arena_init(&s->arena, plan->session_bytes, "session", err);
+    if (rc) return rc;
+    touch(&s->arena, s->pool);
+    const struct sl_store_opts so = {
+        .slot_budget_bytes = plan->slot_budget, .io = o->io, .check_crc = o->check_crc};
+    rc = sl_store_open(&s->store, s->p->pack, &so, err);
+    if (rc) return rc;
+
+    size_t mark = s->arena.used;
+    rc = sl_state_open(&s->state, c, plan->info.ctx, plan->expanded, &s->arena, err);
+    if (rc) return rc;
+    uint64_t state_bytes = s->arena.used - mark;
+    mark = s->arena.used;
+    struct sl_graph_opts go = {(int)plan->info.chunk, plan->info.ctx};
+    rc = sl_graph_open(&s->graph, s->p->model, &s->kernels, s->pool, s->store, &s->arena, &go, err);
+    if (rc) return rc;
+    measured(s, SL_EG_ACTIVATIONS, s->arena.used - mark);
+
+    mark = s->arena.used;
+    size_t vocab = (size_t)c->vocab_size;
+    s->rows = sl_arena_alloc(&s->arena, plan->logit_rows * vocab * sizeof(float), 64);
+    s->sampler.n = c->vocab_size;
+    s->sampler.weight = sl_arena_alloc(&s->arena, vocab * sizeof(float), 64);
+    s->sampler.order = sl_arena_alloc(&s->arena, vocab * sizeof(int32_t), 64);
+    if (!s->rows || !s->sampler.weight || !s->sampler.order)
+        return sl_fail(err, SL_E_BUDGET, NULL, NULL, "session arena of %zu bytes is too small",
+                       s->arena.bytes);
+    measured(s, SL_EG_LOGITS, s->arena.used - mark);
+
+    /* The state's parts have the sizes they were priced at, or opening would have failed. */
+    struct sl_state_bytes sb;
+    sl_state_price(c, plan->info.ctx, plan->expanded, &sb);
+    measured(s, SL_EG_KDA, sb.kda);
+    measured(s, SL_EG_CONV, sb.conv);
+    measured(s, SL_EG_MLA, sb.mla_rows);
+    measured(s, SL_EG_KEYS, sb.mla_expanded);
+    uint64_t parts = sb.kda + sb.conv + sb.mla_rows + sb.mla_expanded;
+    measured(s, SL_EG_TABLES,
+             (state_bytes > parts ? state_bytes - parts : 0) +
+                 (s->p->arena.used - s->p->trunk_bytes));
+    return 0;
+}
+
+int sluice_session_open(sluice_session **out, sluice_pack *p, const sluice_options *opts,
+                        sluice_error *error)
+{
+    struct sl_err err = {0};
+    struct sl_engine_opts o = p->opts;
+    *out = NULL;
+    int rc = opts ? sl_engine_options(&p->pack->cfg, opts, &o, &err) : 0;
+    if (rc) return sl_engine_give(error, &err, rc);
+    struct sluice_session *s = calloc(1, sizeof *s);
+    if (!s) return sl_engine_give(error, &err, sl_fail(&err, SL_E_NOMEM, NULL, NULL, "no memory"));
+    rc = sl_engine_plan(p, &o, &s->plan, &err);
+    if (rc) goto fail;
+    sl_kernels_init(&s->kernels, sl_cpu_detect());
+    s->p = p;
+    rc = take_weights(s, o.check_crc, &err);
+    if (rc) {
+        s->p = NULL;
+        goto fail;
+    }
+    rc = open_parts(s, &o, &err);
+    if (rc) goto fail;
+    *out = s;
+    return 0;
+fail:
+    sluice_session_close(s);
+    return sl_engine_give(error, &err, rc);
+}
+
+void sluice_session_close(sluice_session *s)
+{
+    if (!s) return;
+    sl_graph_close(s->graph);
+    sl_store_close(s->store);
+    sl_pool_close(s->pool);
+    sl_arena_free(&s->arena);
+    if (s->p) give_weights(s->p);
+    free(s);
+}
+
+void sluice_session_reset(sluice_session *s)
+{
+    sl_state_reset(s->state);
+    s->last = NULL;
+    s->spoiled = false;
+}
+
+uint64_t sluice_position(const sluice_session *s)
+{
+    return s->state->position;
+}
+const float *sluice_logits(const sluice_session *s)
+{
+    return s->last;
+}
+
+/* ---------------------------------------------------------------- feeding and picking */
+
+static int check_feed(const struct sluice_session *s, const int32_t *ids, size_t n,
+                      struct sl_err *err)
+{
+    uint64_t ctx = s->plan.info.ctx;
+    uint64_t at = s->state->position;
+    int vocab = s->p->pack->cfg.vocab_size;
+    if (s->spoiled)
+        return sl_fail(err, SL_E_ARG, NULL, NULL, "a feed failed: the session must be reset first");
+    if (n > ctx - at)
+        return sl_fail(err, SL_E_CTX, NULL, NULL,
+                       "context: %zu tokens at position %llu do not fit into %llu (--ctx)", n,
+                       (unsigned long long)at, (unsigned long long)ctx);
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= vocab)
+            return sl_fail(err, SL_E_ARG, NULL, NULL,
+                           "token %zu: id %d is outside the vocabulary of %d", i, ids[i], vocab);
+    return 0;
+}
+
+static int feed_pieces(struct sluice_session *s, const int32_t *ids, size_t n,
+                       sluice_logits_fn on_logits, void *ctx, struct sl_err *err)
+{
+    size_t vocab = (size_t)s->p->pack->cfg.vocab_size;
+    size_t piece = on_logits ? s->plan.logit_rows : s->plan.info.chunk;
+    for (size_t i = 0; i < n;) {
+        size_t m = n - i < piece ? n - i : piece;
+        int rows = on_logits ? (int)m : i + m == n;
+        uint64_t at = s->state->position;
+        int rc =
+            sl_graph_feed(s->graph, s->state, ids + i, (int)m, rows ? s->rows : NULL, rows, err);
+        if (rc) return rc;
+        for (int r = 0; on_logits && r < rows; r++) {
+            rc = on_logits(ctx, at + (uint64_t)r, s->rows + (size_t)r * vocab);
+            if (rc) return rc;
+        }
+        if (rows) s->last = s->rows + (size_t)(rows - 1) * vocab;
+        i += m;
+    }
+    return 0;
+}
+
+int sluice_feed_logits(sluice_session *s, const int32_t *ids, size_t n, sluice_logits_fn on_logits,
+                       void *ctx, sluice_error *error)
+{
+    struct sl_err err = {0};
+    int rc = check_feed(s, ids, n, &err);
+    if (rc) return sl_engine_give(error, &err, rc);
+    bool decode = n == 1 && s->state->position > 0;
+    double start = now_seconds();
+    rc = feed_pieces(s, ids, n, on_logits, ctx, &err);
+    double seconds = now_seconds() - start;
+    if (rc) {
+        s->spoiled = true;
+        s->last = NULL;
+        /* a callback's own value comes back as it is */
+        return err.code ? sl_engine_give(error, &err, rc) : rc;
+    }
+    if (decode) {
+        s->decode_tokens++;
+        s->decode_seconds += seconds;
+    } else {
+        s->prefill_tokens += n;
+        s->prefill_seconds += seconds;
+    }
+    return 0;
+}
+
+int sluice_feed(sluice_session *s, const int32_t *ids, size_t n, sluice_error *error)
+{
+    return sluice_feed_logits(s, ids, n, NULL, NULL, error);
+}
+
+static int pick(struct sluice_session *s, const sluice_sampling *sampling, int32_t *id,
+                struct sl_err *err)
+{
+    static const sluice_sampling greedy = {0, 1, 0, 0};
+    const sluice_sampling *o = sampling ? sampling : &greedy;
+    double top_p = o->top_p != 0 ? o->top_p : 1;
+    if (!s->last) return sl_fail(err, SL_E_ARG, NULL, NULL, "no token was fed yet");
+    /* written so that NaN fails too */
+    if (!(o->temperature >= 0 && o->temperature < 1e6))
+        return sl_fail(err, SL_E_ARG, NULL, "temperature", "%g is not from 0 to 1e6",
+                       o->temperature);
+    if (!(top_p > 0 && top_p <= 1))
+        return sl_fail(err, SL_E_ARG, NULL, "top_p", "%g is not in (0, 1]", top_p);
+    *id = sl_sample(&s->kernels, &s->sampler, s->last, o->temperature, top_p, o->seed,
+                    s->state->position);
+    return !o->ignore_eos && sluice_is_stop(s->p, *id);
+}
+
+int sluice_pick(sluice_session *s, const sluice_sampling *sampling, int32_t *id,
+                sluice_error *error)
+{
+    struct sl_err err = {0};
+    int rc = pick(s, sampling, id, &err);
+    return rc < 0 ? sl_engine_give(error, &err, rc) : rc;
+}
+
+int sluice_next(sluice_session *s, const sluice_sampling *sampling, int32_t *id,
+                sluice_error *error)
+{
+    int rc = sluice_pick(s, sampling, id, error);
+    return rc ? rc : sluice_feed(s, id, 1, error);
+}
+
+/* ---------------------------------------------------------------- counts */
+
+void sluice_get_stats(const sluice_session *s, sluice_stats *out)
+{
+    struct sl_store_stats st;
+    uint64_t resident = 0;
+    uint64_t peak = 0;
+    sl_store_get_stats(s->store, &st);
+    sl_process_memory(&resident, &peak);
+    *out = (sluice_stats){
+        .planned_peak_bytes = s->plan.info.planned_peak_bytes,
+        .measured_peak_bytes = peak,
+        .expert_bytes_read = st.bytes_read,
+        .expert_hits = st.hits,
+        .expert_misses = st.misses,
+        .prefill_tokens = s->prefill_tokens,
+        .decode_tokens = s->decode_tokens,
+        .prefill_seconds = s->prefill_seconds,
+        .decode_seconds = s->decode_seconds,
+        .stall_seconds = st.stall_seconds,
+        .direct_io = st.direct_io,
+        .threads = s->plan.threads,
+        .isa = sl_cpu_name(s->kernels.cpu),
+    };
+}

@@ -1,0 +1,99 @@
+/* Behind sluice.h: what a pack and a session hold, and the plan that prices them.
+ *
+ *   sluice_pack      manifest + tokenizer + weights (trunk, bound model), loaded by the first session,
+ *                    shared by all, dropped with the last
+ *   sluice_session   pool, expert store, state, graph; one arena for everything but slots and trunk
+ *
+ * Nothing here grows after sluice_session_open(). */
+#ifndef SL_RUNTIME_ENGINE_H
+#define SL_RUNTIME_ENGINE_H
+
+#include <pthread.h>
+#include "base/arena.h"
+#include "base/pool.h"
+#include "offload/store.h"
+#include "runtime/graph.h"
+#include "runtime/sampling.h"
+#include "runtime/sluice.h"
+#include "runtime/tokenizer.h"
+
+/* Options with every default filled in but those that memory decides (0 stays 0 there). */
+struct sl_engine_opts {
+    int threads;
+    uint64_t ram_bytes, ctx, chunk, logit_rows;
+    enum sl_io io;
+    bool check_crc;
+};
+
+struct sl_engine_plan {
+    sluice_plan_info info;
+    int threads;
+    bool expanded;          /* keep expanded keys and values */
+    uint64_t logit_rows;    /* rows of the logits buffer */
+    uint64_t weights_bytes; /* arena of the shared weights */
+    uint64_t session_bytes; /* arena of the session */
+    uint64_t slot_budget;   /* for the store */
+};
+
+/* Places of the groups in info.groups[]: a group that a model lacks is left out of the report. */
+enum sl_engine_group {
+    SL_EG_TRUNK,
+    SL_EG_TABLES,
+    SL_EG_KDA,
+    SL_EG_CONV,
+    SL_EG_MLA,
+    SL_EG_KEYS,
+    SL_EG_ACTIVATIONS,
+    SL_EG_LOGITS,
+    SL_EG_SLOTS,
+    SL_EG_THREADS,
+    SL_EG_TOKENIZER,
+    SL_EG_PROCESS,
+    SL_N_ENGINE_GROUPS
+};
+
+struct sluice_pack {
+    struct sl_pack *pack;
+    struct sl_tokenizer *tokenizer;
+    struct sl_engine_opts opts;
+    uint64_t tokenizer_bytes; /* resident memory it took, measured */
+    int32_t stop[4];
+    int n_stop;
+
+    pthread_mutex_t lock; /* of the rest */
+    int users;
+    struct sl_arena arena;
+    uint64_t trunk_bytes; /* of the arena; the rest are the model's tables */
+    struct sl_trunk *trunk;
+    struct sl_model *model;
+};
+
+struct sluice_session {
+    struct sluice_pack *p;
+    struct sl_engine_plan plan;
+    struct sl_kernels kernels;
+    struct sl_pool *pool;
+    struct sl_store *store;
+    struct sl_arena arena;
+    struct sl_state *state;
+    struct sl_graph *graph;
+    struct sl_sampler sampler;
+    float *rows;       /* [plan.logit_rows][vocab] */
+    const float *last; /* row of the last token fed, NULL before the first */
+    bool spoiled;      /* a feed failed half way */
+    uint64_t prefill_tokens, decode_tokens;
+    double prefill_seconds, decode_seconds;
+};
+
+/* Checks o (NULL: all defaults) against the model and fills out. SL_E_ARG names option and value. */
+int sl_engine_options(const struct sl_config *c, const sluice_options *o,
+                      struct sl_engine_opts *out, struct sl_err *err);
+
+/* Copies an internal error to the public one (may be NULL) and returns rc. */
+int sl_engine_give(sluice_error *out, const struct sl_err *err, int rc);
+
+/* Prices a session (design section 5). out->info is filled also when SL_E_BUDGET is returned. */
+int sl_engine_plan(struct sluice_pack *p, const struct sl_engine_opts *o,
+                   struct sl_engine_plan *out, struct sl_err *err);
+
+#endif

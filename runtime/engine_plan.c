@@ -1,0 +1,203 @@
+/* The planner: what a session takes, group by group, before anything is allocated (design section 5).
+ *
+ *   limit (machine, cgroups, --ram) - reserve
+ *     = trunk + tables + state + activations + logits + threads + tokenizer + process    the floor
+ *     + expert slots                                                                     the rest
+ *
+ * Sizes come from the code that will take them (sl_trunk_bytes, sl_state_price, sl_graph_bytes), never
+ * from a second formula. What this process holds already (its code, the pack's tables, whatever a host
+ * program brought along) is measured, not guessed. When the floor does not fit, expanded keys go first
+ * (they only save time), then the chunk shrinks; what the user fixed stays. */
+#include "runtime/engine.h"
+
+#include <string.h>
+#include "base/size.h"
+#include "offload/budget.h"
+#include "offload/trunk.h"
+
+enum {
+    CTX_DEFAULT = 4096,
+    CHUNK_DEFAULT = 512,
+    CHUNK_MIN = 16,
+    LOGIT_ROWS_DEFAULT = 16,
+    THREAD_BYTES = 128 << 10, /* touched stack and heap of one thread */
+    PROCESS_SLACK = 4 << 20,  /* heap that comes and goes: reports, prompts, error paths */
+    ARENA_SLACK = 64 << 10    /* alignment between the parts of one arena */
+};
+
+static const char *const group_names[SL_N_ENGINE_GROUPS] = {
+    [SL_EG_TRUNK] = "trunk",
+    [SL_EG_TABLES] = "tables",
+    [SL_EG_KDA] = "KDA state",
+    [SL_EG_CONV] = "convolution state",
+    [SL_EG_MLA] = "MLA cache",
+    [SL_EG_KEYS] = "expanded keys",
+    [SL_EG_ACTIVATIONS] = "activations",
+    [SL_EG_LOGITS] = "logits",
+    [SL_EG_SLOTS] = "expert slots",
+    [SL_EG_THREADS] = "threads",
+    [SL_EG_TOKENIZER] = "tokenizer",
+    [SL_EG_PROCESS] = "process",
+};
+_Static_assert(SL_N_ENGINE_GROUPS <= SLUICE_MAX_GROUPS, "the public table holds all groups");
+_Static_assert(SL_N_ENGINE_GROUPS <= SL_BUDGET_GROUPS, "the budget holds all groups");
+
+static int check_name(const char *option, const char *value, const char *const *known, int n,
+                      struct sl_err *err)
+{
+    for (int i = 0; i < n; i++)
+        if (strcmp(value, known[i]) == 0) return i;
+    return sl_fail(err, SL_E_ARG, NULL, option, "'%s' is not available in this build", value);
+}
+
+int sl_engine_options(const struct sl_config *c, const sluice_options *o,
+                      struct sl_engine_opts *out, struct sl_err *err)
+{
+    static const char *const devices[] = {"cpu"};
+    static const char *const methods[] = {"auto", "pread"};
+    static const enum sl_io method_ids[] = {SL_IO_AUTO, SL_IO_PREAD};
+    static const sluice_options none = {0};
+    if (!o) o = &none;
+    memset(out, 0, sizeof *out);
+    if (o->device && check_name("--device", o->device, devices, 1, err) < 0) return SL_E_ARG;
+    int io = o->io ? check_name("--io", o->io, methods, 2, err) : 0;
+    if (io < 0) return SL_E_ARG;
+    if (o->threads < 0 || o->threads > 1024)
+        return sl_fail(err, SL_E_ARG, NULL, "--threads", "%d is not from 1 to 1024", o->threads);
+    uint64_t ctx_max = (uint64_t)c->max_position;
+    if (o->ctx > ctx_max)
+        return sl_fail(err, SL_E_ARG, NULL, "--ctx", "%llu is more than the model's %llu",
+                       (unsigned long long)o->ctx, (unsigned long long)ctx_max);
+    out->io = method_ids[io];
+    out->threads = o->threads ? o->threads : sl_cpu_count();
+    out->ctx = o->ctx ? o->ctx : ctx_max < CTX_DEFAULT ? ctx_max : CTX_DEFAULT;
+    out->ram_bytes = o->ram_bytes;
+    out->chunk = o->chunk < out->ctx ? o->chunk : out->ctx;
+    out->logit_rows = o->logit_rows ? o->logit_rows : LOGIT_ROWS_DEFAULT;
+    out->check_crc = o->check_crc >= 0;
+    return 0;
+}
+
+/* The store's own tables, priced for a slot a record: at most 0.1 % of the slots too much. */
+static uint64_t store_tables(const struct sl_pack *p)
+{
+    uint64_t slot = sl_store_slot_bytes(p);
+    return sl_store_table_bytes(p, slot ? sl_store_resident_bytes(p) / slot : 0);
+}
+
+/* Everything but the slots for one choice of chunk and expanded keys. */
+static void price(struct sluice_pack *p, const struct sl_engine_opts *o, uint64_t chunk,
+                  bool expanded, uint64_t process_bytes, struct sl_engine_plan *out)
+{
+    const struct sl_config *c = &p->pack->cfg;
+    const struct sl_graph_opts go = {(int)chunk, o->ctx};
+    struct sl_state_bytes sb;
+    sl_state_price(c, o->ctx, expanded, &sb);
+    uint64_t rows = o->logit_rows < chunk ? o->logit_rows : chunk;
+    uint64_t vocab = (uint64_t)c->vocab_size;
+    uint64_t bytes[SL_N_ENGINE_GROUPS] = {
+        [SL_EG_TRUNK] = sl_trunk_bytes(p->pack),
+        [SL_EG_TABLES] =
+            sl_model_bytes(p->pack) + sb.tables + UINT64_C(2) * ARENA_SLACK + store_tables(p->pack),
+        [SL_EG_KDA] = sb.kda,
+        [SL_EG_CONV] = sb.conv,
+        [SL_EG_MLA] = sb.mla_rows,
+        [SL_EG_KEYS] = sb.mla_expanded,
+        [SL_EG_ACTIVATIONS] = sl_graph_bytes(c, &go, o->threads),
+        [SL_EG_LOGITS] = rows * vocab * sizeof(float) + sl_sampler_bytes(c->vocab_size),
+        [SL_EG_THREADS] = (uint64_t)(o->threads - 1) * THREAD_BYTES,
+        [SL_EG_TOKENIZER] = p->tokenizer_bytes,
+        [SL_EG_PROCESS] = process_bytes,
+    };
+    uint64_t session = ARENA_SLACK + sb.tables;
+    for (int g = SL_EG_KDA; g <= SL_EG_LOGITS; g++)
+        if (!sl_add_u64(session, bytes[g], &session)) session = UINT64_MAX;
+    out->session_bytes = session;
+    out->weights_bytes = bytes[SL_EG_TRUNK] + sl_model_bytes(p->pack) + ARENA_SLACK;
+    out->logit_rows = rows;
+    out->expanded = expanded;
+    out->info.expanded_keys = expanded;
+    out->info.chunk = chunk;
+    out->info.n_groups = SL_N_ENGINE_GROUPS;
+    for (int g = 0; g < SL_N_ENGINE_GROUPS; g++)
+        out->info.groups[g] = (sluice_group){group_names[g], bytes[g], 0};
+}
+
+/* Gives the slots what is left; SL_E_BUDGET when the floor does not fit. */
+static int fit(const struct sl_pack *pack, const struct sl_memory_limit *limit,
+               struct sl_engine_plan *out, struct sl_err *err)
+{
+    uint64_t slot = sl_store_slot_bytes(pack);
+    uint64_t floor = slot ? sl_store_floor_bytes(pack) / slot : 0;
+    uint64_t most = slot ? sl_store_resident_bytes(pack) / slot : 0;
+
+    struct sl_budget b;
+    sl_budget_init(&b, limit);
+    for (int g = 0; g < SL_N_ENGINE_GROUPS; g++)
+        if (out->info.groups[g].planned_bytes)
+            sl_budget_add(&b, out->info.groups[g].name, out->info.groups[g].planned_bytes);
+    int rc = sl_budget_take_rest(&b, group_names[SL_EG_SLOTS], slot, floor, most,
+                                 &out->info.n_slots, err);
+    out->slot_budget = out->info.n_slots * slot;
+    out->info.slot_bytes = slot;
+    out->info.groups[SL_EG_SLOTS].planned_bytes = out->slot_budget;
+    out->info.planned_peak_bytes = sl_budget_total(&b);
+    return rc;
+}
+
+int sl_engine_plan(struct sluice_pack *p, const struct sl_engine_opts *o,
+                   struct sl_engine_plan *out, struct sl_err *err)
+{
+    struct sl_memory_limit limit;
+    uint64_t resident = 0;
+    uint64_t peak = 0;
+    memset(out, 0, sizeof *out);
+    int rc = sl_budget_machine_limit("", o->ram_bytes, &limit, err);
+    if (rc) return rc;
+    sl_process_memory(&resident, &peak);
+    pthread_mutex_lock(&p->lock);
+    uint64_t shared = p->arena.bytes + p->tokenizer_bytes;
+    pthread_mutex_unlock(&p->lock);
+    uint64_t process = (resident > shared ? resident - shared : 0) + PROCESS_SLACK;
+
+    uint64_t chunk = o->chunk ? o->chunk : o->ctx < CHUNK_DEFAULT ? o->ctx : CHUNK_DEFAULT;
+    for (bool expanded = true;;) {
+        out->threads = o->threads;
+        out->info.ctx = o->ctx;
+        price(p, o, chunk, expanded, process, out);
+        rc = fit(p->pack, &limit, out, err);
+        if (rc != SL_E_BUDGET) break;
+        if (expanded)
+            expanded = false;
+        else if (!o->chunk && chunk > CHUNK_MIN)
+            chunk = chunk / 2 > CHUNK_MIN ? chunk / 2 : CHUNK_MIN;
+        else
+            break;
+    }
+    out->info.limit_bytes =
+        limit.limit_bytes > limit.reserve_bytes ? limit.limit_bytes - limit.reserve_bytes : 0;
+    if (!rc && err) memset(err, 0, sizeof *err); /* refusals on the way are no error */
+    if (out->info.planned_peak_bytes < peak) out->info.planned_peak_bytes = peak;
+    return rc;
+}
+
+/* The last group, the process, is what its peak has beside the groups measured one by one. */
+void sluice_session_plan(const sluice_session *s, sluice_plan_info *info)
+{
+    *info = s->plan.info;
+    sluice_group *g = info->groups;
+    struct sl_store_stats st;
+    sl_store_get_stats(s->store, &st);
+    g[SL_EG_TRUNK].measured_bytes = s->p->trunk_bytes;
+    /* A slot takes memory when its first record arrives. */
+    g[SL_EG_SLOTS].measured_bytes =
+        (st.misses < st.n_slots ? st.misses : st.n_slots) * st.slot_bytes;
+    g[SL_EG_TOKENIZER].measured_bytes = s->p->tokenizer_bytes;
+    uint64_t resident = 0;
+    uint64_t peak = 0;
+    sl_process_memory(&resident, &peak);
+    uint64_t known = 0;
+    for (int i = 0; i < info->n_groups; i++)
+        if (i != SL_EG_PROCESS) known += g[i].measured_bytes;
+    g[SL_EG_PROCESS].measured_bytes = peak > known ? peak - known : 0;
+}

@@ -1,0 +1,220 @@
+/* A session in a file: the state at one position, and the logits that follow it.
+ *
+ *   64-byte header | pieces of sl_state_each() | logits [vocab] f32, if any | u32 crc32 of all before
+ *
+ * KDA states cannot be rewound, so a file is good at exactly its position. It names the weights it was
+ * computed with (source sha256, and the crc32s of the trunk: t8 and bf16 packs give different states).
+ * Sizes follow from the config and the position, so a file of any other length is refused before it is
+ * read, and its crc is checked before a byte of it reaches the session. The expanded keys are derived
+ * and not stored. Little-endian, like everything we write. */
+#include <fcntl.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/file.h"
+#include "runtime/engine.h"
+
+#define STATE_MAGIC   "SLSTATE1"
+#define STATE_VERSION 1
+enum { CRC_PIECE = 1 << 20 };
+
+struct state_header {
+    char magic[8];
+    uint32_t version;
+    uint32_t vocab;
+    uint64_t position;
+    uint64_t state_bytes;
+    unsigned char source[16]; /* first half of the source's sha256 */
+    uint32_t trunk_crc32;     /* of the trunk tensors' own crc32s, in file order */
+    uint32_t has_logits;
+    uint32_t reserved[2];
+};
+_Static_assert(sizeof(struct state_header) == 64, "on disk");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "structs go to the file as they lie");
+
+/* Where a walk over the pieces stands. */
+struct transfer {
+    int fd;
+    uint64_t at;
+    uint32_t crc;
+    const char *path;
+    struct sl_err *err;
+};
+
+static int count_piece(void *ctx, void *data, uint64_t bytes)
+{
+    (void)data;
+    *(uint64_t *)ctx += bytes;
+    return 0;
+}
+
+static int write_piece(void *ctx, void *data, uint64_t bytes)
+{
+    struct transfer *t = ctx;
+    int rc = sl_pwrite_all(t->fd, data, bytes, t->at, t->path, t->err);
+    t->crc = sl_crc32(t->crc, data, bytes);
+    t->at += bytes;
+    return rc;
+}
+
+static int read_piece(void *ctx, void *data, uint64_t bytes)
+{
+    struct transfer *t = ctx;
+    int rc = sl_pread_all(t->fd, data, bytes, t->at, t->path, SL_E_SOURCE, t->err);
+    t->at += bytes;
+    return rc;
+}
+
+static int hex_digit(char c)
+{
+    return c <= '9' ? c - '0' : (c | 32) - 'a' + 10;
+}
+
+static void fill_header(struct state_header *h, const struct sluice_session *s)
+{
+    const struct sl_pack *pack = s->p->pack;
+    memset(h, 0, sizeof *h);
+    memcpy(h->magic, STATE_MAGIC, sizeof h->magic);
+    h->version = STATE_VERSION;
+    h->vocab = (uint32_t)pack->cfg.vocab_size;
+    h->position = s->state->position;
+    h->has_logits = s->last != NULL;
+    const char *hex = pack->source_sha256;
+    for (size_t i = 0; i < sizeof h->source && hex[2 * i] && hex[2 * i + 1]; i++)
+        h->source[i] = (unsigned char)(hex_digit(hex[2 * i]) << 4 | hex_digit(hex[2 * i + 1]));
+    for (int i = 0; i < pack->n_tensors; i++)
+        h->trunk_crc32 =
+            sl_crc32(h->trunk_crc32, &pack->tensors[i].crc32, sizeof pack->tensors[i].crc32);
+    sl_state_each(s->state, count_piece, &h->state_bytes);
+}
+
+static int write_all(struct transfer *t, const struct sluice_session *s)
+{
+    struct state_header h;
+    fill_header(&h, s);
+    int rc = write_piece(t, &h, sizeof h);
+    if (!rc) rc = sl_state_each(s->state, write_piece, t);
+    if (!rc && h.has_logits)
+        rc = write_piece(t, (void *)(uintptr_t)s->last, (uint64_t)h.vocab * sizeof(float));
+    uint32_t crc = t->crc;
+    return rc ? rc : write_piece(t, &crc, sizeof crc);
+}
+
+int sluice_state_save(const sluice_session *s, const char *path, sluice_error *error)
+{
+    struct sl_err err = {0};
+    struct transfer t = {.path = path, .err = &err};
+    if (s->spoiled)
+        return sl_engine_give(
+            error, &err,
+            sl_fail(&err, SL_E_ARG, NULL, NULL, "a feed failed: there is no state to save"));
+    int rc = sl_tmp_open(&t.fd, path, false, &err);
+    if (rc) return sl_engine_give(error, &err, rc);
+    rc = write_all(&t, s);
+    if (rc)
+        sl_tmp_discard(t.fd, path);
+    else
+        rc = sl_tmp_publish(t.fd, path, &err);
+    return rc ? sl_engine_give(error, &err, rc) : 0;
+}
+
+/* Everything about the file but its payload, against what this session needs. */
+static int check_header(const struct state_header *h, const struct sluice_session *s,
+                        uint64_t file_bytes, const char *path, struct sl_err *err)
+{
+    struct state_header want;
+    if (memcmp(h->magic, STATE_MAGIC, sizeof h->magic) != 0)
+        return sl_fail(err, SL_E_SOURCE, path, NULL, "is no state file");
+    if (h->version != STATE_VERSION)
+        return sl_fail(err, SL_E_SOURCE, path, "version", "%u, this build reads %d", h->version,
+                       STATE_VERSION);
+    fill_header(&want, s);
+    if (memcmp(h->source, want.source, sizeof h->source) != 0 || h->vocab != want.vocab)
+        return sl_fail(err, SL_E_SOURCE, path, "source", "was saved with another model");
+    if (h->trunk_crc32 != want.trunk_crc32)
+        return sl_fail(err, SL_E_SOURCE, path, "trunk",
+                       "was saved with another pack of this model (its trunk differs)");
+    if (h->position > s->plan.info.ctx)
+        return sl_fail(err, SL_E_CTX, path, "position", "%llu is beyond --ctx %llu",
+                       (unsigned long long)h->position, (unsigned long long)s->plan.info.ctx);
+    uint64_t bytes = sizeof *h + h->state_bytes + sizeof(uint32_t);
+    if (h->has_logits) bytes += (uint64_t)h->vocab * sizeof(float);
+    /* state_bytes is checked against the pieces themselves once the position is set */
+    if (h->state_bytes > file_bytes || bytes != file_bytes)
+        return sl_fail(err, SL_E_SOURCE, path, NULL, "has %llu bytes, its header says %llu",
+                       (unsigned long long)file_bytes, (unsigned long long)bytes);
+    return 0;
+}
+
+static int check_crc(struct transfer *t, uint64_t file_bytes)
+{
+    unsigned char *buf = malloc(CRC_PIECE);
+    if (!buf) return sl_fail(t->err, SL_E_NOMEM, t->path, NULL, "no memory");
+    uint32_t crc = 0;
+    uint32_t stored = 0;
+    int rc = 0;
+    uint64_t end = file_bytes - sizeof stored;
+    for (uint64_t at = 0; at < end && !rc;) {
+        size_t n = end - at < CRC_PIECE ? (size_t)(end - at) : CRC_PIECE;
+        rc = sl_pread_all(t->fd, buf, n, at, t->path, SL_E_SOURCE, t->err);
+        if (!rc) crc = sl_crc32(crc, buf, n);
+        at += n;
+    }
+    free(buf);
+    if (!rc) rc = sl_pread_all(t->fd, &stored, sizeof stored, end, t->path, SL_E_SOURCE, t->err);
+    if (!rc && crc != stored)
+        rc = sl_fail(t->err, SL_E_SOURCE, t->path, NULL, "crc32 %08x, expected %08x: damaged", crc,
+                     stored);
+    return rc;
+}
+
+/* The pieces at a position that is not the session's yet: their sum must be the header's. */
+static int check_pieces(struct sluice_session *s, const struct state_header *h, const char *path,
+                        struct sl_err *err)
+{
+    uint64_t bytes = 0;
+    uint64_t here = s->state->position;
+    s->state->position = h->position;
+    sl_state_each(s->state, count_piece, &bytes);
+    s->state->position = here;
+    if (bytes == h->state_bytes) return 0;
+    return sl_fail(err, SL_E_SOURCE, path, "state_bytes", "%llu, a state at position %llu has %llu",
+                   (unsigned long long)h->state_bytes, (unsigned long long)h->position,
+                   (unsigned long long)bytes);
+}
+
+static int load(struct sluice_session *s, struct transfer *t)
+{
+    struct state_header h;
+    uint64_t file_bytes;
+    int rc = sl_file_size(t->path, &file_bytes, SL_E_SOURCE, t->err);
+    if (!rc) rc = sl_pread_all(t->fd, &h, sizeof h, 0, t->path, SL_E_SOURCE, t->err);
+    if (!rc) rc = check_header(&h, s, file_bytes, t->path, t->err);
+    if (!rc) rc = check_pieces(s, &h, t->path, t->err);
+    if (!rc) rc = check_crc(t, file_bytes);
+    if (rc) return rc;
+
+    /* From here on only the drive can fail; a half-loaded state then needs a reset. */
+    s->spoiled = true;
+    s->last = NULL;
+    s->state->position = h.position;
+    s->state->n_expanded = 0;
+    t->at = sizeof h;
+    rc = sl_state_each(s->state, read_piece, t);
+    if (!rc && h.has_logits) rc = read_piece(t, s->rows, (uint64_t)h.vocab * sizeof(float));
+    if (rc) return rc;
+    s->last = h.has_logits ? s->rows : NULL;
+    s->spoiled = false;
+    return 0;
+}
+
+int sluice_state_load(sluice_session *s, const char *path, sluice_error *error)
+{
+    struct sl_err err = {0};
+    struct transfer t = {.path = path, .err = &err};
+    t.fd = open(path, O_RDONLY | O_CLOEXEC);
+    int rc = t.fd < 0 ? sl_fail_errno(&err, SL_E_SOURCE, errno, path, "open") : load(s, &t);
+    if (t.fd >= 0) close(t.fd);
+    return rc ? sl_engine_give(error, &err, rc) : 0;
+}
