@@ -1,0 +1,158 @@
+/* Engine flags to options, statistics to JSON (see engine_flags.h). */
+#include "runtime/engine_flags.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "runtime/report.h"
+
+void sl_engine_flags_init(struct sl_engine_flags *f, struct sl_arg_opt rows[SL_N_ENGINE_FLAGS])
+{
+    static const char *const devices[] = {"cpu", NULL};
+    static const char *const methods[] = {"auto", "pread", NULL};
+    memset(f, 0, sizeof *f);
+    f->device = "cpu";
+    f->io = "auto";
+    const struct sl_arg_opt table[SL_N_ENGINE_FLAGS] = {
+        {.name = "--ram",
+         .kind = SL_ARG_SIZE,
+         .out = &f->ram_bytes,
+         .group = "Memory",
+         .metavar = "SIZE",
+         .help = "ceiling on host memory (8G, 8GiB, 8GB)",
+         .def = "what the machine allows"},
+        {.name = "--ctx",
+         .kind = SL_ARG_INT,
+         .out = &f->ctx,
+         .group = "Memory",
+         .metavar = "N",
+         .help = "positions of context",
+         .def = "4096, or the model's maximum",
+         .min = 1,
+         .max = 1 << 30},
+        {.name = "--chunk",
+         .kind = SL_ARG_INT,
+         .out = &f->chunk,
+         .group = "Memory",
+         .metavar = "N",
+         .help = "tokens computed at once in prefill",
+         .def = "512, or what memory allows",
+         .min = 1,
+         .max = 1 << 20},
+        {.name = "--threads",
+         .kind = SL_ARG_INT,
+         .out = &f->threads,
+         .group = "Engine",
+         .metavar = "N",
+         .help = "threads that compute",
+         .def = "one per core",
+         .min = 1,
+         .max = 1024},
+        {.name = "--exact",
+         .kind = SL_ARG_FLAG,
+         .out = &f->exact,
+         .group = "Engine",
+         .help = "f32, a function of the tokens alone; the only path of this version"},
+        {.name = "--device",
+         .kind = SL_ARG_STRING,
+         .out = &f->device,
+         .group = "Engine",
+         .metavar = "NAME",
+         .help = "where to compute: cpu",
+         .def = "cpu",
+         .choices = devices},
+        {.name = "--io",
+         .kind = SL_ARG_STRING,
+         .out = &f->io,
+         .group = "Engine",
+         .metavar = "NAME",
+         .help = "how experts are read: auto, pread",
+         .def = "auto",
+         .choices = methods},
+        {.name = "--bank-dir",
+         .kind = SL_ARG_REPEAT,
+         .out = &f->bank_dirs,
+         .group = "Engine",
+         .metavar = "DIR",
+         .help = "look for expert banks here too; may be repeated"},
+        {.name = "--stats",
+         .kind = SL_ARG_STRING,
+         .out = &f->stats,
+         .group = "Output",
+         .metavar = "F.json",
+         .help = "write planned and measured memory, reads and rates"},
+    };
+    memcpy(rows, table, sizeof table);
+}
+
+sluice_options sl_engine_flags_options(const struct sl_engine_flags *f)
+{
+    return (sluice_options){
+        .device = f->device,
+        .exact = f->exact,
+        .threads = (int)f->threads,
+        .ram_bytes = f->ram_bytes,
+        .ctx = (uint64_t)f->ctx,
+        .chunk = (uint64_t)f->chunk,
+        .io = f->io,
+        .bank_dirs = f->bank_dirs.v,
+        .n_bank_dirs = f->bank_dirs.n,
+    };
+}
+
+double sl_rate(uint64_t tokens, double seconds)
+{
+    return seconds > 0 ? (double)tokens / seconds : 0;
+}
+
+void sl_engine_stats_json(cJSON *obj, const sluice_session *s)
+{
+    sluice_stats st;
+    sluice_plan_info plan;
+    sluice_get_stats(s, &st);
+    sluice_session_plan(s, &plan);
+    sl_report_u64(obj, "planned_peak_bytes", st.planned_peak_bytes);
+    sl_report_u64(obj, "measured_peak_bytes", st.measured_peak_bytes);
+    sl_report_u64(obj, "limit_bytes", plan.limit_bytes);
+    sl_report_u64(obj, "expert_bytes_read", st.expert_bytes_read);
+    sl_report_u64(obj, "expert_hits", st.expert_hits);
+    sl_report_u64(obj, "expert_misses", st.expert_misses);
+    sl_report_u64(obj, "expert_slots", plan.n_slots);
+    sl_report_u64(obj, "slot_bytes", plan.slot_bytes);
+    sl_report_u64(obj, "ctx_tokens", plan.ctx);
+    sl_report_u64(obj, "chunk_tokens", plan.chunk);
+    sl_report_bool(obj, "expanded_keys", plan.expanded_keys);
+    sl_report_u64(obj, "prefill_tokens", st.prefill_tokens);
+    sl_report_u64(obj, "decode_tokens", st.decode_tokens);
+    sl_report_f64(obj, "prefill_seconds", st.prefill_seconds);
+    sl_report_f64(obj, "decode_seconds", st.decode_seconds);
+    sl_report_f64(obj, "prefill_tok_per_s", sl_rate(st.prefill_tokens, st.prefill_seconds));
+    sl_report_f64(obj, "decode_tok_per_s", sl_rate(st.decode_tokens, st.decode_seconds));
+    sl_report_f64(obj, "stall_seconds", st.stall_seconds);
+    sl_report_bool(obj, "direct_io", st.direct_io);
+    cJSON *groups = cJSON_AddArrayToObject(obj, "groups");
+    for (int i = 0; groups && i < plan.n_groups; i++) {
+        if (!plan.groups[i].planned_bytes) continue;
+        cJSON *g = cJSON_CreateObject();
+        sl_report_str(g, "name", plan.groups[i].name);
+        sl_report_u64(g, "planned_bytes", plan.groups[i].planned_bytes);
+        sl_report_u64(g, "measured_bytes", plan.groups[i].measured_bytes);
+        cJSON_AddItemToArray(groups, g);
+    }
+}
+
+int sl_engine_stats_save(const struct sl_engine_flags *f, const sluice_session *s,
+                         struct sl_err *err)
+{
+    if (!f->stats) return 0;
+    sluice_stats st;
+    sluice_get_stats(s, &st);
+    cJSON *obj = sl_report_open(st.threads);
+    if (obj) sl_engine_stats_json(obj, s);
+    return sl_report_save(obj, f->stats, err);
+}
+
+int sl_engine_fail(const sluice_error *e)
+{
+    fprintf(stderr, "sluice: %s\n", e->text);
+    return e->exit_status;
+}

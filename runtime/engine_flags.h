@@ -1,0 +1,39 @@
+/* Engine flags shared by run, logits, eval and bench, and the statistics that --stats and --json carry.
+ *
+ * Only flags that do something in this build are listed; a device or I/O method of another build is
+ * refused by name. */
+#ifndef SL_RUNTIME_ENGINE_FLAGS_H
+#define SL_RUNTIME_ENGINE_FLAGS_H
+
+#include <cjson/cJSON.h>
+#include "runtime/args.h"
+#include "runtime/sluice.h"
+
+struct sl_engine_flags {
+    const char *device, *io, *stats;
+    bool exact;
+    int64_t threads, ctx, chunk;
+    uint64_t ram_bytes;
+    struct sl_arg_list bank_dirs;
+};
+
+#define SL_N_ENGINE_FLAGS 9
+/* Zeroes f and fills rows, which point into f: both must outlive the parse. */
+void sl_engine_flags_init(struct sl_engine_flags *f, struct sl_arg_opt rows[SL_N_ENGINE_FLAGS]);
+/* The lists stay owned by f. */
+sluice_options sl_engine_flags_options(const struct sl_engine_flags *f);
+
+/* Adds the statistics of a session (keys of design section 8) and its groups to obj. */
+void sl_engine_stats_json(cJSON *obj, const sluice_session *s);
+/* Writes them to f->stats when --stats was given, as an object of their own. */
+struct sl_err;
+int sl_engine_stats_save(const struct sl_engine_flags *f, const sluice_session *s,
+                         struct sl_err *err);
+
+/* Public error to the CLI's: prints and returns the exit status. */
+int sl_engine_fail(const sluice_error *e);
+
+/* tokens / seconds, 0 when nothing was timed */
+double sl_rate(uint64_t tokens, double seconds);
+
+#endif
