@@ -166,11 +166,15 @@ static int check_chain(const struct sl_src_tensor *t, uint32_t n, uint64_t data_
             return sl_fail(err, SL_E_SOURCE, file, t[i].name,
                            "data_offsets [%llu, %llu] overlap %s, which ends at %llu", from, to,
                            t[i - 1].name, (unsigned long long)(at - data_start));
-        if (to > data)
-            return sl_fail(err, SL_E_SOURCE, file, t[i].name,
+        /* A tensor that was sent past the end leaves a hole where it was: name the tensor. */
+        const struct sl_src_tensor *last = &t[n - 1];
+        uint64_t end = last->offset - data_start + last->bytes;
+        if (end > data)
+            return sl_fail(err, SL_E_SOURCE, file, last->name,
                            "data_offsets [%llu, %llu] are out of range, the file holds %llu bytes "
                            "of data",
-                           from, to, (unsigned long long)data);
+                           (unsigned long long)(end - last->bytes), (unsigned long long)end,
+                           (unsigned long long)data);
         return sl_fail(err, SL_E_SOURCE, file, t[i].name,
                        "data_offsets [%llu, %llu] leave a hole of %llu bytes before it", from, to,
                        (unsigned long long)(t[i].offset - at));

@@ -362,8 +362,7 @@ static int check_rest(const struct inventory_check *k)
     }
     if (!unknown) return 0;
     return sl_fail(k->o->err, SL_E_SOURCE, s->shards[first->shard].name, first->name,
-                   "is no tensor of this model%s",
-                   unknown > 1 ? ", and it is not the only one" : "");
+                   "is no tensor of this model (%llu such)", (unsigned long long)unknown);
 }
 
 static int check_inventory(const struct opening *o)
