@@ -358,7 +358,7 @@ static int write_trunk_unit(struct run *r, const struct sl_unit *u)
     }
     if (ftruncate(r->trunk_fd, (off_t)u->range->offset))
         return sl_fail_errno(r->err, SL_E_IO, errno, r->trunk_path, "truncate");
-    rc = sl_write_range(u->file, u->range, r->in, r->trunk_fd, "trunk.bin", r->jobs, r->progress,
+    rc = sl_write_range(r->plan, u->file, u->range, r->trunk_fd, "trunk.bin", r->jobs, r->progress,
                         r->err);
     if (!rc && fdatasync(r->trunk_fd))
         rc = sl_fail_errno(r->err, SL_E_IO, errno, r->trunk_path, "sync");
@@ -372,7 +372,7 @@ static int write_vision_unit(struct run *r, const struct sl_unit *u)
     int fd;
     int rc = sl_tmp_open(&fd, r->vision_path, false, r->err);
     if (rc) return rc;
-    rc = sl_write_range(u->file, u->range, r->in, fd, "vision.bin", r->jobs, r->progress, r->err);
+    rc = sl_write_range(r->plan, u->file, u->range, fd, "vision.bin", r->jobs, r->progress, r->err);
     if (!rc) return sl_tmp_publish(fd, r->vision_path, r->err);
     sl_tmp_discard(fd, r->vision_path);
     return rc;

@@ -20,6 +20,7 @@ struct sl_convert_opts {
     const char *const *bank_dirs; /* NULL/0: DST/experts */
     int n_bank_dirs;
     bool dry_run, free_source, drop_vision;
+    uint64_t task_bytes; /* how finely work is cut; 0: 16 MiB. No byte depends on it (tests) */
 };
 
 struct sl_convert_report {
@@ -48,5 +49,8 @@ int sl_convert(const char *src, const char *dst, const struct sl_convert_opts *o
  * first tensor that cannot be given back. */
 struct sl_pack;
 int sl_export_hf(const struct sl_pack *p, const char *dst, int jobs, struct sl_err *err);
+/* The same, cut as task_bytes says. */
+int sl_export_hf_cut(const struct sl_pack *p, const char *dst, int jobs, uint64_t task_bytes,
+                     struct sl_err *err);
 
 #endif

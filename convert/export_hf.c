@@ -60,6 +60,7 @@ struct export
     struct shard *shards;
     int n_shards;
     int group; /* experts a task */
+    uint64_t task_bytes;
     struct sl_jobs *jobs;
     struct sl_progress *progress;
     struct sl_err *err;
@@ -201,10 +202,10 @@ static int cut(const struct export *x, const struct shard *s, struct piece *out)
 {
     int n = 0;
     for (int i = 0; i < s->n_plain; i++)
-        for (uint64_t at = 0; at < s->plain[i].t.bytes; at += SL_TASK_BYTES) {
+        for (uint64_t at = 0; at < s->plain[i].t.bytes; at += x->task_bytes) {
             uint64_t left = s->plain[i].t.bytes - at;
             struct piece p = {.plain = i, .at = at};
-            p.bytes = left < SL_TASK_BYTES ? left : SL_TASK_BYTES;
+            p.bytes = left < x->task_bytes ? left : x->task_bytes;
             if (out) out[n] = p;
             n++;
         }
@@ -399,10 +400,10 @@ static int export_all(struct export *x, int jobs)
     if (!rc) rc = check_space(x, &total);
     if (rc) return rc;
     uint64_t one = sl_expert_bytes(&x->in->cfg);
-    x->group = one < SL_TASK_BYTES ? (int)(SL_TASK_BYTES / one) : 1;
+    x->group = one < x->task_bytes ? (int)(x->task_bytes / one) : 1;
     if (x->group > x->in->cfg.n_experts) x->group = x->in->cfg.n_experts;
     uint64_t buf = sl_align_up(x->in->scratch_bytes, SL_PAGE) + one * (uint64_t)x->group;
-    if (buf < SL_TASK_BYTES) buf = SL_TASK_BYTES;
+    if (buf < x->task_bytes) buf = x->task_bytes;
     rc = sl_jobs_open(&x->jobs, jobs, buf, SL_JOB_BUDGET, "export", x->err);
     if (!rc) rc = sl_make_dirs(x->dst, x->err);
     if (rc) return rc;
@@ -417,7 +418,13 @@ static int export_all(struct export *x, int jobs)
 
 int sl_export_hf(const struct sl_pack *p, const char *dst, int jobs, struct sl_err *err)
 {
-    struct export x = {.dst = dst, .err = err, .fd = -1};
+    return sl_export_hf_cut(p, dst, jobs, SL_TASK_BYTES, err);
+}
+
+int sl_export_hf_cut(const struct sl_pack *p, const char *dst, int jobs, uint64_t task_bytes,
+                     struct sl_err *err)
+{
+    struct export x = {.dst = dst, .err = err, .fd = -1, .task_bytes = task_bytes};
     int rc = sl_input_open_pack(&x.in, p, NULL, err);
     if (rc) return rc;
     rc = export_all(&x, jobs);

@@ -9,8 +9,8 @@
 #include "convert/jobs.h"
 #include "convert/plan_pack.h"
 
-/* Tensors of r into fd (file name for messages); sets their crc32. */
-int sl_write_range(struct sl_plan_file *f, const struct sl_plan_range *r, const struct sl_input *in,
+/* Tensors of r, a range of f (p's trunk or vision), into fd (file name for messages); sets their crc32. */
+int sl_write_range(const struct sl_plan *p, struct sl_plan_file *f, const struct sl_plan_range *r,
                    int fd, const char *name, struct sl_jobs *jobs, struct sl_progress *progress,
                    struct sl_err *err);
 

@@ -40,7 +40,8 @@ static uint64_t padded(const struct sl_plan_tensor *t)
 }
 
 /* Fills strips (NULL: only counts). */
-static int cut(const struct sl_plan_file *f, const struct sl_plan_range *r, struct strip *strips)
+static int cut(const struct sl_plan_file *f, const struct sl_plan_range *r, uint64_t task_bytes,
+               struct strip *strips)
 {
     int n = 0;
     for (int i = r->first; i < r->first + r->n;) {
@@ -48,7 +49,7 @@ static int cut(const struct sl_plan_file *f, const struct sl_plan_range *r, stru
         struct strip s = {.first = i, .offset = t->offset};
         /* As many whole verbatim tensors as fit. */
         for (; i < r->first + r->n && f->tensors[i].dst_unit == 1 &&
-               s.bytes + padded(&f->tensors[i]) <= SL_TASK_BYTES;
+               s.bytes + padded(&f->tensors[i]) <= task_bytes;
              i++, s.n++)
             s.bytes += padded(&f->tensors[i]);
         if (s.n) {
@@ -57,7 +58,7 @@ static int cut(const struct sl_plan_file *f, const struct sl_plan_range *r, stru
             n++;
             continue;
         }
-        uint64_t per = SL_TASK_BYTES / t->src_unit;
+        uint64_t per = task_bytes / t->src_unit;
         if (!per) per = 1;
         for (uint64_t u = 0; u < t->units; u += per) {
             bool last = t->units - u <= per;
@@ -163,14 +164,14 @@ static int combine(struct range_job *k, struct sl_err *err)
     return 0;
 }
 
-int sl_write_range(struct sl_plan_file *f, const struct sl_plan_range *r, const struct sl_input *in,
+int sl_write_range(const struct sl_plan *p, struct sl_plan_file *f, const struct sl_plan_range *r,
                    int fd, const char *name, struct sl_jobs *jobs, struct sl_progress *progress,
                    struct sl_err *err)
 {
-    struct range_job k = {f, in, jobs, progress, NULL, cut(f, r, NULL), fd, name};
+    struct range_job k = {f, p->in, jobs, progress, NULL, cut(f, r, p->task_bytes, NULL), fd, name};
     k.strips = calloc((size_t)k.n_strips + 1, sizeof *k.strips);
     if (!k.strips) return sl_fail(err, SL_E_NOMEM, name, NULL, "out of memory");
-    cut(f, r, k.strips);
+    cut(f, r, p->task_bytes, k.strips);
     int rc = sl_jobs_run(jobs, k.n_strips, write_strip, &k, err);
     if (!rc) rc = combine(&k, err);
     free(k.strips);

@@ -161,6 +161,7 @@ int sl_plan_open(struct sl_plan **out, const struct sl_input *in, const char *ds
     p->in = in;
     p->experts = o->experts;
     p->trunk_fmt = o->trunk;
+    p->task_bytes = o->task_bytes ? o->task_bytes : SL_TASK_BYTES;
     size_t n_layers = (size_t)in->cfg.n_layers;
     p->dst = strdup(dst);
     p->layers = calloc(n_layers, sizeof *p->layers);
@@ -230,18 +231,18 @@ int sl_plan_fix_sizes(struct sl_plan *p, struct sl_err *err)
 
 int sl_plan_group(const struct sl_plan *p)
 {
-    uint64_t n = p->record_max ? SL_TASK_BYTES / p->record_max : 1;
+    uint64_t n = p->record_max ? p->task_bytes / p->record_max : 1;
     if (n > (uint64_t)p->in->cfg.n_experts) n = (uint64_t)p->in->cfg.n_experts;
     return n ? (int)n : 1;
 }
 
-static uint64_t strip_bytes(const struct sl_plan_file *f)
+static uint64_t strip_bytes(const struct sl_plan *p, const struct sl_plan_file *f)
 {
-    uint64_t most = SL_TASK_BYTES + SL_PAGE;
+    uint64_t most = p->task_bytes + SL_PAGE;
     for (int i = 0; i < f->n_tensors; i++) {
         const struct sl_plan_tensor *t = &f->tensors[i];
         if (t->dst_unit == 1) continue;
-        uint64_t n = SL_TASK_BYTES / t->src_unit;
+        uint64_t n = p->task_bytes / t->src_unit;
         uint64_t need = (n ? n : 1) * (t->src_unit + t->dst_unit) + 2 * (uint64_t)SL_PAGE;
         if (need > most) most = need;
     }
@@ -251,8 +252,8 @@ static uint64_t strip_bytes(const struct sl_plan_file *f)
 uint64_t sl_plan_job_bytes(const struct sl_plan *p)
 {
     uint64_t scales = 0;
-    uint64_t a = strip_bytes(&p->trunk);
-    uint64_t b = strip_bytes(&p->vision);
+    uint64_t a = strip_bytes(p, &p->trunk);
+    uint64_t b = strip_bytes(p, &p->vision);
     for (int m = 0; m < SL_N_MATS; m++)
         if (sl_mat_scales_bytes(&p->in->cfg, m) > scales)
             scales = sl_mat_scales_bytes(&p->in->cfg, m);

@@ -53,6 +53,7 @@ struct sl_plan_file {
 struct sl_plan {
     const struct sl_input *in;
     enum sl_fmt experts, trunk_fmt;
+    uint64_t task_bytes;
     char *dst;
     struct sl_plan_file trunk, vision;
     struct sl_plan_range *layers; /* [n_layers] */
