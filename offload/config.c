@@ -7,9 +7,9 @@
 #include "offload/config.h"
 
 #include <assert.h>
-#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/json.h"
@@ -136,6 +136,17 @@ int sl_config_from_json(struct sl_config *c, const cJSON *obj, const char *file,
     return rc ? rc : sl_config_check(c, file, code, err);
 }
 
+/* cJSON prints 15 digits when they come near enough for it; bits must come back here, so a value that
+ * needs 17 is spelled by us. */
+static bool add_f64(cJSON *obj, const char *key, double v)
+{
+    char text[40];
+    snprintf(text, sizeof text, "%.15g", v);
+    if (strtod(text, NULL) == v) return cJSON_AddNumberToObject(obj, key, v);
+    snprintf(text, sizeof text, "%.17g", v);
+    return cJSON_AddRawToObject(obj, key, text);
+}
+
 cJSON *sl_config_to_json(const struct sl_config *c)
 {
     struct sl_config copy = *c; /* the accessors want a writable struct */
@@ -147,7 +158,7 @@ cJSON *sl_config_to_json(const struct sl_config *c)
         if (f->kind == KIND_INT)
             ok = cJSON_AddNumberToObject(obj, f->key, *int_at(&copy, f));
         else if (f->kind == KIND_F64)
-            ok = cJSON_AddNumberToObject(obj, f->key, *f64_at(&copy, f));
+            ok = add_f64(obj, f->key, *f64_at(&copy, f));
         else
             ok = cJSON_AddBoolToObject(obj, f->key, *bool_at(&copy, f));
     }
