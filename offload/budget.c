@@ -68,11 +68,20 @@ static int refuse(const struct sl_budget *b, struct sl_err *err)
     sl_format_bytes(have, sizeof have, usable(b));
     sl_format_bytes(limit, sizeof limit, b->limit.limit_bytes);
     sl_format_bytes(reserve, sizeof reserve, b->limit.reserve_bytes);
-    return sl_fail(
-        err, SL_E_BUDGET, NULL, "memory",
-        "needs %s, allowed are %s (%s %s, reserve %s): %s; smallest that works: --ram %llu", need,
-        have, b->limit.source ? b->limit.source : "limit", limit, reserve, terms,
-        (unsigned long long)total);
+    /* A number that the machine cannot give is no advice. */
+    uint64_t most = b->limit.physical_bytes < b->limit.cgroup_bytes ? b->limit.physical_bytes
+                                                                    : b->limit.cgroup_bytes;
+    char advice[80];
+    char top[32];
+    if (total <= most)
+        snprintf(advice, sizeof advice, "smallest that works: --ram %llu",
+                 (unsigned long long)total);
+    else
+        snprintf(advice, sizeof advice, "this machine allows %s at most",
+                 sl_format_bytes(top, sizeof top, most));
+    return sl_fail(err, SL_E_BUDGET, NULL, "memory",
+                   "needs %s, allowed are %s (%s %s, reserve %s): %s; %s", need, have,
+                   b->limit.source ? b->limit.source : "limit", limit, reserve, terms, advice);
 }
 
 int sl_budget_check(const struct sl_budget *b, struct sl_err *err)

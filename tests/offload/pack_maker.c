@@ -225,6 +225,7 @@ static const struct item global_items[] = {
     {"model.norm.weight", "f16", 1, {80}},
     {"lm_head.weight", "f32", 2, {100, 80}},
 };
+static const struct item big_item = {"model.big.weight", "bf16", 2, {17000, 1030}};
 static const struct item vision_items[] = {
     {"vision_tower.patch_embed.proj.weight", "bf16", 4, {8, 3, 2, 2}},
     {"mm_projector.proj.0.weight", "bf16", 2, {8, 8}},
@@ -310,6 +311,7 @@ static void write_trunk(const struct pm_pack *p, cJSON *root)
     uint64_t start = at;
     for (int i = 0; i < COUNT(global_items); i++)
         at = put_tensor(p, tensors, fd, global_items[i].name, &global_items[i], at);
+    if (p->spec.big) at = put_tensor(p, tensors, fd, big_item.name, &big_item, at);
     cJSON_AddItemToObject(root, "globals", range(start, at - start));
     cJSON_AddNumberToObject(root, "trunk_bytes", (double)at);
     assert_int_equal(ftruncate(fd, (off_t)at), 0);

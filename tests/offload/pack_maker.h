@@ -19,6 +19,7 @@ struct pm_spec {
     bool vision;
     bool alias_banks; /* all layers name the bank of layer 1 */
     bool alias_trunk; /* layers from 2 on name the trunk range of layer 1 */
+    bool big;         /* one more global tensor of 35 MB: more than one piece */
     unsigned seed;
 };
 
