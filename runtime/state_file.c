@@ -119,16 +119,28 @@ int sluice_state_save(const sluice_session *s, const char *path, sluice_error *e
     return rc ? sl_engine_give(error, &err, rc) : 0;
 }
 
-/* Everything about the file but its payload, against what this session needs. */
-static int check_header(const struct state_header *h, const struct sluice_session *s,
-                        uint64_t file_bytes, const char *path, struct sl_err *err)
+/* Is it a state file, whole as far as its length tells? */
+static int check_size(const struct state_header *h, uint64_t file_bytes, const char *path,
+                      struct sl_err *err)
 {
-    struct state_header want;
     if (memcmp(h->magic, STATE_MAGIC, sizeof h->magic) != 0)
         return sl_fail(err, SL_E_SOURCE, path, NULL, "is no state file");
     if (h->version != STATE_VERSION)
         return sl_fail(err, SL_E_SOURCE, path, "version", "%u, this build reads %d", h->version,
                        STATE_VERSION);
+    uint64_t bytes = sizeof *h + h->state_bytes + sizeof(uint32_t);
+    if (h->has_logits) bytes += (uint64_t)h->vocab * sizeof(float);
+    if (h->state_bytes > file_bytes || bytes != file_bytes)
+        return sl_fail(err, SL_E_SOURCE, path, NULL, "has %llu bytes, its header says %llu",
+                       (unsigned long long)file_bytes, (unsigned long long)bytes);
+    return 0;
+}
+
+/* Does an undamaged file fit this session: its model, its pack, its context? */
+static int check_identity(const struct state_header *h, const struct sluice_session *s,
+                          const char *path, struct sl_err *err)
+{
+    struct state_header want;
     fill_header(&want, s);
     if (memcmp(h->source, want.source, sizeof h->source) != 0 || h->vocab != want.vocab)
         return sl_fail(err, SL_E_SOURCE, path, "source", "was saved with another model");
@@ -138,12 +150,6 @@ static int check_header(const struct state_header *h, const struct sluice_sessio
     if (h->position > s->plan.info.ctx)
         return sl_fail(err, SL_E_CTX, path, "position", "%llu is beyond --ctx %llu",
                        (unsigned long long)h->position, (unsigned long long)s->plan.info.ctx);
-    uint64_t bytes = sizeof *h + h->state_bytes + sizeof(uint32_t);
-    if (h->has_logits) bytes += (uint64_t)h->vocab * sizeof(float);
-    /* state_bytes is checked against the pieces themselves once the position is set */
-    if (h->state_bytes > file_bytes || bytes != file_bytes)
-        return sl_fail(err, SL_E_SOURCE, path, NULL, "has %llu bytes, its header says %llu",
-                       (unsigned long long)file_bytes, (unsigned long long)bytes);
     return 0;
 }
 
@@ -190,9 +196,10 @@ static int load(struct sluice_session *s, struct transfer *t)
     uint64_t file_bytes;
     int rc = sl_file_size(t->path, &file_bytes, SL_E_SOURCE, t->err);
     if (!rc) rc = sl_pread_all(t->fd, &h, sizeof h, 0, t->path, SL_E_SOURCE, t->err);
-    if (!rc) rc = check_header(&h, s, file_bytes, t->path, t->err);
-    if (!rc) rc = check_pieces(s, &h, t->path, t->err);
+    if (!rc) rc = check_size(&h, file_bytes, t->path, t->err);
     if (!rc) rc = check_crc(t, file_bytes);
+    if (!rc) rc = check_identity(&h, s, t->path, t->err);
+    if (!rc) rc = check_pieces(s, &h, t->path, t->err);
     if (rc) return rc;
 
     /* From here on only the drive can fail; a half-loaded state then needs a reset. */
