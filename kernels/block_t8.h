@@ -11,6 +11,9 @@
 
 #define SL_T_BLOCK 32
 
-static inline int sl_t8_blocks(int cols) { return (cols + SL_T_BLOCK - 1) / SL_T_BLOCK; }
+static inline int sl_t8_blocks(int cols)
+{
+    return (cols + SL_T_BLOCK - 1) / SL_T_BLOCK;
+}
 
 #endif

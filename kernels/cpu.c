@@ -70,3 +70,14 @@ const char *sl_cpu_name(unsigned cpu)
     if (cpu & SL_CPU_NEON) return cpu & SL_CPU_NEONDOT ? "neon+dot" : "neon";
     return "c";
 }
+
+/* Features that no slot uses yet add no rung. */
+int sl_cpu_rungs(unsigned cpu, unsigned rungs[SL_CPU_RUNGS])
+{
+    int n = 0;
+    rungs[n++] = 0;
+    if (cpu & SL_CPU_AVX2) rungs[n++] = SL_CPU_AVX2;
+    if (cpu & SL_CPU_AVX512) rungs[n++] = SL_CPU_AVX2 | SL_CPU_AVX512;
+    if (cpu & SL_CPU_NEON) rungs[n++] = SL_CPU_NEON;
+    return n;
+}

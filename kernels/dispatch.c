@@ -1,6 +1,26 @@
 /* Which path runs where: the reference first, better paths overwrite slots. */
 #include "kernels/kernels.h"
 #include "kernels/reference.h"
+#include "kernels/variants.h"
+
+#define TAKE(isa)                                                                                  \
+    do {                                                                                           \
+        k->mul = sl_mul_##isa;                                                                     \
+        k->dot = sl_dot_##isa;                                                                     \
+        k->exp = sl_exp_##isa;                                                                     \
+        k->sigmoid = sl_sigmoid_##isa;                                                             \
+        k->tanh = sl_tanh_##isa;                                                                   \
+        k->silu = sl_silu_##isa;                                                                   \
+        k->situ = sl_situ_##isa;                                                                   \
+        k->rmsnorm = sl_rmsnorm_##isa;                                                             \
+        k->axpy = sl_axpy_##isa;                                                                   \
+        k->add = sl_add_##isa;                                                                     \
+        k->mulv = sl_mulv_##isa;                                                                   \
+        k->conv = sl_conv_##isa;                                                                   \
+        k->kda_step = sl_kda_step_##isa;                                                           \
+        k->weighted_rows = sl_weighted_rows_##isa;                                                 \
+        k->softmax = sl_softmax_##isa;                                                             \
+    } while (0)
 
 void sl_kernels_init(struct sl_kernels *k, unsigned cpu)
 {
@@ -22,4 +42,10 @@ void sl_kernels_init(struct sl_kernels *k, unsigned cpu)
         .weighted_rows = sl_weighted_rows_c,
         .softmax = sl_softmax_c,
     };
+#if defined(__x86_64__)
+    if (cpu & SL_CPU_AVX2) TAKE(avx2);
+    if (cpu & SL_CPU_AVX512) TAKE(avx512);
+#elif defined(__aarch64__)
+    if (cpu & SL_CPU_NEON) TAKE(neon);
+#endif
 }

@@ -21,8 +21,8 @@
 /* CPU features; sl_cpu_detect() reads them once and honours SLUICE_ISA=c|avx2|avx512|neon (a cap,
  * so that tests reach every rung). */
 enum {
-    SL_CPU_AVX2 = 1u << 0,       /* with FMA, F16C, BMI2 */
-    SL_CPU_AVX512 = 1u << 1,     /* F, BW, DQ, VL */
+    SL_CPU_AVX2 = 1u << 0,   /* with FMA, F16C, BMI2 */
+    SL_CPU_AVX512 = 1u << 1, /* F, BW, DQ, VL */
     SL_CPU_AVX512VNNI = 1u << 2,
     SL_CPU_AVX512VBMI = 1u << 3,
     SL_CPU_NEON = 1u << 8,
@@ -31,6 +31,10 @@ enum {
 unsigned sl_cpu_detect(void);
 /* "avx512+vnni+vbmi", "avx2", "neon+dot", "c": for reports. Static string. */
 const char *sl_cpu_name(unsigned cpu);
+/* Masks that take different paths on a machine with `cpu`, the C reference (0) first;
+ * returns how many. What tests and benchmarks walk through. */
+enum { SL_CPU_RUNGS = 4 };
+int sl_cpu_rungs(unsigned cpu, unsigned rungs[SL_CPU_RUNGS]);
 
 struct sl_kernels {
     unsigned cpu;
@@ -44,10 +48,12 @@ struct sl_kernels {
 
     float (*dot)(const float *a, const float *b, int n); /* the order above */
 
-    void (*exp)(float *y, const float *x, int n);     /* y may be x; relative error under 2 ulp; exp(-inf)=0 */
-    void (*sigmoid)(float *y, const float *x, int n); /* y may be x; 1/(1+exp(-x)) */
-    void (*tanh)(float *y, const float *x, int n);    /* y may be x */
-    void (*silu)(float *y, const float *x, int n);    /* y may be x; x*sigmoid(x) */
+    /* y may be x. exp(-inf) = 0, error under 1 ulp; sigmoid = 1/(1+exp(-x)), under 2.4; tanh under
+     * 1.4, relative near 0 too; silu = x*sigmoid(x), silu(-inf) = -0. Bounds: tests/kernels. */
+    void (*exp)(float *y, const float *x, int n);
+    void (*sigmoid)(float *y, const float *x, int n);
+    void (*tanh)(float *y, const float *x, int n);
+    void (*silu)(float *y, const float *x, int n);
 
     /* spec 3.5: y = beta*tanh(g/beta)*sigmoid(g) * lin*tanh(u/lin); lin <= 0: u is not capped */
     void (*situ)(float *y, const float *g, const float *u, int n, float beta, float lin);
@@ -57,12 +63,13 @@ struct sl_kernels {
 
     /* y[i] += a * x[i] (product rounded, then added) */
     void (*axpy)(float *y, float a, const float *x, int n);
-    void (*add)(float *y, const float *a, const float *b, int n); /* y = a + b, y may be either */
+    void (*add)(float *y, const float *a, const float *b, int n);  /* y = a + b, y may be either */
     void (*mulv)(float *y, const float *a, const float *b, int n); /* y = a * b, y may be either */
 
     /* spec 3.3 step 2 for channels [0, n): y[c] = silu(sum_j taps[c*k + j] * z_j[c]), j ascending,
      * z_0..z_{k-2} = hist [k-1][ldh] oldest first, z_{k-1} = x; k <= 8. hist is not changed. */
-    void (*conv)(float *y, const float *taps, const float *hist, size_t ldh, const float *x, int n, int k);
+    void (*conv)(float *y, const float *taps, const float *hist, size_t ldh, const float *x, int n,
+                 int k);
 
     /* spec 3.3 step 6, one head: S [d][d] f32 (key channel, value channel), updated in place;
      * alpha = exp(g) per key channel; q already scaled; o [d] is written. Sums over key channels in

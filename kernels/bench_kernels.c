@@ -1,0 +1,122 @@
+/* Arms of one case (shape, format, tokens) differ in ISA alone and take turns, so that a slow second
+ * of the machine falls on all of them; the median of the turns is printed. Codes are random, scales
+ * those of a trained layer; a matrix is larger than the second-level cache. */
+#include "kernels/bench_kernels.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "kernels/kernels.h"
+
+enum { MAX_TOKENS = 48, MAX_TURNS = 101, MAX_RUNGS = SL_CPU_RUNGS };
+
+static const struct {
+    int rows, cols;
+} shapes[] = {{3072, 3584}, {3584, 7168}};
+static const enum sl_fmt fmts[] = {SL_FMT_F32, SL_FMT_BF16, SL_FMT_T8, SL_FMT_MXFP4, SL_FMT_M4};
+static const int tokens[] = {1, 2, 4, 8, 48};
+enum {
+    N_SHAPES = sizeof shapes / sizeof shapes[0],
+    N_FMTS = sizeof fmts / sizeof fmts[0],
+    N_TOKENS = sizeof tokens / sizeof tokens[0]
+};
+
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Values of every format that are ordinary numbers, from one stream of random bytes. */
+static void fill(struct sl_mat *w, uint8_t *codes, uint8_t *scales, uint8_t *row_scales)
+{
+    struct sl_planes p;
+    uint32_t rnd = 1;
+    sl_fmt_planes(w->fmt, (uint64_t)w->rows, (uint64_t)w->cols, &p);
+    for (uint64_t i = 0; i < p.codes; i++) {
+        rnd = rnd * 1664525u + 1013904223u;
+        codes[i] = (uint8_t)(rnd >> 24);
+        if (w->fmt == SL_FMT_BF16 && i % 2) codes[i] = (uint8_t)(0x3c | (rnd & 0x80));
+        if (w->fmt == SL_FMT_F32 && i % 4 == 3) codes[i] = (uint8_t)(0x3c | (rnd & 0x80));
+    }
+    uint64_t row = sl_fmt_row_bytes(w->fmt, (uint64_t)w->cols);
+    for (uint64_t i = 0; w->fmt == SL_FMT_T8 && i < p.codes; i++)
+        if (i % row >= (uint64_t)w->cols) codes[i] = (uint8_t)(i % 2 ? 0x10 : i & 255);
+    for (uint64_t i = 0; i < p.scales; i++)
+        scales[i] = (uint8_t)(w->fmt == SL_FMT_M4 ? (i * 7 & 0x33) : 116 + i * 7 % 4);
+    memset(row_scales, 119, p.row_scales);
+    w->codes = codes;
+    w->scales = p.scales ? scales : NULL;
+    w->row_scales = p.row_scales ? row_scales : NULL;
+}
+
+static void run_case(FILE *out, const struct sl_mat *w, const struct sl_kernels *k, int n_rungs,
+                     const float *x, float *y, int n_tok, double seconds)
+{
+    double t[MAX_RUNGS][MAX_TURNS], end = now_s() + seconds;
+    struct sl_planes p;
+    sl_fmt_planes(w->fmt, (uint64_t)w->rows, (uint64_t)w->cols, &p);
+    double weights = (double)w->rows * w->cols * n_tok;
+    double bytes = (double)(p.codes + p.scales + p.row_scales);
+    int turns = 0;
+    do {
+        for (int r = 0; r < n_rungs; r++) {
+            double t0 = now_s();
+            k[r].mul(w, 0, w->rows, x, (size_t)w->cols, n_tok, y, (size_t)w->rows);
+            t[r][turns] = now_s() - t0;
+        }
+    } while (++turns < MAX_TURNS && now_s() < end);
+    fprintf(out, "%-6s %5d x %-5d %3d tok", sl_fmt_name(w->fmt), w->rows, w->cols, n_tok);
+    for (int r = 0; r < n_rungs; r++) {
+        qsort(t[r], (size_t)turns, sizeof t[r][0], by_value);
+        double s = t[r][turns / 2];
+        fprintf(out, " | %7.2f %6.2f", weights / s * 1e-9, bytes / s * 1e-9);
+    }
+    fprintf(out, "  (%d turns)\n", turns);
+}
+
+int sl_bench_kernels(FILE *out, double seconds, struct sl_err *err)
+{
+    struct sl_kernels k[MAX_RUNGS];
+    unsigned rungs[SL_CPU_RUNGS];
+    int n_rungs = sl_cpu_rungs(sl_cpu_detect(), rungs);
+    for (int r = 0; r < n_rungs; r++) sl_kernels_init(&k[r], rungs[r]);
+    const size_t most = (size_t)3584 * 7168;
+    uint8_t *codes = malloc(most * 4), *scales = malloc(most / 32), *row_scales = malloc(3584);
+    float *x = malloc((size_t)MAX_TOKENS * 7168 * sizeof *x);
+    float *y = malloc((size_t)MAX_TOKENS * 3584 * sizeof *y);
+    int rc = 0;
+    if (!codes || !scales || !row_scales || !x || !y) {
+        rc =
+            sl_fail(err, SL_E_NOMEM, NULL, "bench kernels", "no memory for %zu MB", most * 4 >> 20);
+        goto done;
+    }
+    for (size_t i = 0; i < (size_t)MAX_TOKENS * 7168; i++)
+        x[i] = (float)((int)(i * 2654435761u >> 20 & 2047) - 1024) * 0x1p-10f;
+    fprintf(out, "%-27s", "one thread: G weights/s, GB/s");
+    for (int r = 0; r < n_rungs; r++) fprintf(out, " | %14s", sl_cpu_name(rungs[r]));
+    fputc('\n', out);
+    for (int s = 0; s < N_SHAPES; s++) {
+        for (int f = 0; f < N_FMTS; f++) {
+            struct sl_mat w = {.fmt = fmts[f], .rows = shapes[s].rows, .cols = shapes[s].cols};
+            fill(&w, codes, scales, row_scales);
+            for (int t = 0; t < N_TOKENS; t++)
+                run_case(out, &w, k, n_rungs, x, y, tokens[t],
+                         seconds / (N_SHAPES * N_FMTS * N_TOKENS));
+        }
+    }
+done:
+    free(codes);
+    free(scales);
+    free(row_scales);
+    free(x);
+    free(y);
+    return rc;
+}

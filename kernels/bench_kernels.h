@@ -1,0 +1,14 @@
+/* Times the product slot on every ISA rung of this machine: `sluice bench kernels`. */
+#ifndef SL_KERNELS_BENCH_KERNELS_H
+#define SL_KERNELS_BENCH_KERNELS_H
+
+#include <stdio.h>
+#include "base/err.h"
+
+/* One thread, K3's expert shape (3072 x 3584) and a trunk shape (3584 x 7168), every format, 1 to 48
+ * tokens. ISA arms are interleaved and medians printed to out as a table: G weights/s counts a weight
+ * once a token, GB/s counts packed bytes once a call. About `seconds` in all, at least one round.
+ * SL_E_NOMEM when the matrices (110 MB at most) cannot be had. */
+int sl_bench_kernels(FILE *out, double seconds, struct sl_err *err);
+
+#endif
