@@ -1,0 +1,120 @@
+/* Fault injection under the store and the direct reader. */
+#define _GNU_SOURCE
+#include "tests/offload/faulty_reader.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+static uint64_t next(struct faulty_reader *r)
+{
+    r->seed ^= r->seed << 13;
+    r->seed ^= r->seed >> 7;
+    r->seed ^= r->seed << 17;
+    return r->seed;
+}
+
+static ssize_t faulty_pread(void *ctx, int fd, void *buf, size_t n, off_t off)
+{
+    struct faulty_reader *r = ctx;
+    struct fr_rule hit = {FR_NONE, 0, 0, 0, 0};
+    int fail = 0;
+    size_t at_most = n;
+    long delay_us = 0;
+    pthread_mutex_lock(&r->lock);
+    r->reads++;
+    for (size_t i = 0; i < sizeof r->rules / sizeof *r->rules; i++) {
+        struct fr_rule *u = &r->rules[i];
+        if (u->kind == FR_NONE || !u->times || (uint64_t)off < u->from || (uint64_t)off >= u->to)
+            continue;
+        hit = *u;
+        if (u->times > 0) u->times--;
+        break;
+    }
+    if (hit.kind == FR_GATE) {
+        r->waiting++;
+        pthread_cond_broadcast(&r->changed);
+        while (!r->gate_open) pthread_cond_wait(&r->changed, &r->lock);
+        r->waiting--;
+    }
+    if (r->seed) {
+        if ((int)(next(r) % 1000) < r->permille_intr) fail = EINTR;
+        if ((int)(next(r) % 1000) < r->permille_errno) fail = EIO;
+        if ((int)(next(r) % 1000) < r->permille_short) at_most = 1 + next(r) % n;
+        if (r->max_delay_us) delay_us = (long)(next(r) % (uint64_t)r->max_delay_us);
+        r->errnos += fail == EIO;
+    }
+    pthread_mutex_unlock(&r->lock);
+    if (delay_us) nanosleep(&(struct timespec){0, delay_us * 1000}, NULL);
+    if (hit.kind == FR_ERRNO) fail = (int)hit.value;
+    if (hit.kind == FR_SHORT && (size_t)hit.value < at_most) at_most = (size_t)hit.value;
+    if (hit.kind == FR_END) return 0;
+    if (fail) {
+        errno = fail;
+        return -1;
+    }
+    ssize_t got = pread(fd, buf, n, off);
+    if (got > (ssize_t)at_most) got = (ssize_t)at_most;
+    if (got > 0 && hit.kind == FR_WRONG) *(unsigned char *)buf ^= 1;
+    return got;
+}
+
+void fr_init(struct faulty_reader *r)
+{
+    memset(r, 0, sizeof *r);
+    r->ops = (struct sl_read_ops){faulty_pread, r};
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_cond_init(&r->changed, NULL);
+}
+
+void fr_free(struct faulty_reader *r)
+{
+    pthread_cond_destroy(&r->changed);
+    pthread_mutex_destroy(&r->lock);
+}
+
+void fr_add(struct faulty_reader *r, enum fr_kind kind, uint64_t from, uint64_t to, int64_t value,
+            int times)
+{
+    pthread_mutex_lock(&r->lock);
+    size_t i = 0;
+    while (i < sizeof r->rules / sizeof *r->rules && r->rules[i].kind != FR_NONE) i++;
+    assert_true(i < sizeof r->rules / sizeof *r->rules);
+    r->rules[i] = (struct fr_rule){kind, from, to, value, times};
+    pthread_mutex_unlock(&r->lock);
+}
+
+void fr_clear(struct faulty_reader *r)
+{
+    pthread_mutex_lock(&r->lock);
+    memset(r->rules, 0, sizeof r->rules);
+    r->gate_open = false;
+    pthread_mutex_unlock(&r->lock);
+}
+
+void fr_open_gate(struct faulty_reader *r)
+{
+    pthread_mutex_lock(&r->lock);
+    r->gate_open = true;
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+}
+
+void fr_wait_at_gate(struct faulty_reader *r, int n)
+{
+    pthread_mutex_lock(&r->lock);
+    while (r->waiting < n) pthread_cond_wait(&r->changed, &r->lock);
+    pthread_mutex_unlock(&r->lock);
+}
+
+int fr_reads(struct faulty_reader *r)
+{
+    pthread_mutex_lock(&r->lock);
+    int n = r->reads;
+    pthread_mutex_unlock(&r->lock);
+    return n;
+}
