@@ -21,6 +21,7 @@ static const struct command commands[] = {
     {"eval", sl_cmd_eval, "how well a pack predicts a text, and how far it is from another"},
     {"tokenize", sl_cmd_tokenize, "text to token ids"},
     {"detokenize", sl_cmd_detokenize, "token ids to text"},
+    {"bench", sl_cmd_bench, "time kernels, prefill and decode on this machine"},
     {NULL, NULL, NULL},
 };
 
