@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include "base/size.h"
 #include "runtime/report.h"
 
 void sl_engine_flags_init(struct sl_engine_flags *f, struct sl_arg_opt rows[SL_N_ENGINE_FLAGS])
@@ -79,7 +80,7 @@ void sl_engine_flags_init(struct sl_engine_flags *f, struct sl_arg_opt rows[SL_N
          .out = &f->stats,
          .group = "Output",
          .metavar = "F.json",
-         .help = "write planned and measured memory, reads and rates"},
+         .help = "write planned and measured memory, reads, rates; - is a table on stderr"},
     };
     memcpy(rows, table, sizeof table);
 }
@@ -140,10 +141,50 @@ void sl_engine_stats_json(cJSON *obj, const sluice_session *s)
     }
 }
 
+static void print_row(const char *name, uint64_t planned, uint64_t measured)
+{
+    char a[32];
+    char b[32];
+    fprintf(stderr, "%-20s %12s %12s\n", name, sl_format_bytes(a, sizeof a, planned),
+            measured ? sl_format_bytes(b, sizeof b, measured) : "-");
+}
+
+/* For people: the same figures as a table on stderr. */
+static void print_stats(const sluice_session *s)
+{
+    sluice_stats st;
+    sluice_plan_info plan;
+    char read[32];
+    char slot[32];
+    sluice_get_stats(s, &st);
+    sluice_session_plan(s, &plan);
+    fprintf(stderr, "%-20s %12s %12s\n", "memory", "planned", "measured");
+    for (int i = 0; i < plan.n_groups; i++)
+        if (plan.groups[i].planned_bytes)
+            print_row(plan.groups[i].name, plan.groups[i].planned_bytes,
+                      plan.groups[i].measured_bytes);
+    print_row("peak", st.planned_peak_bytes, st.measured_peak_bytes);
+    fprintf(stderr,
+            "experts   %llu read (%s), %llu found in memory; %llu slots of %s; direct I/O %s\n"
+            "prefill   %llu tokens, %.1f tok/s\n"
+            "decode    %llu tokens, %.1f tok/s, %.2f s waiting for reads; %d threads, %s\n",
+            (unsigned long long)st.expert_misses,
+            sl_format_bytes(read, sizeof read, st.expert_bytes_read),
+            (unsigned long long)st.expert_hits, (unsigned long long)plan.n_slots,
+            sl_format_bytes(slot, sizeof slot, plan.slot_bytes), st.direct_io ? "yes" : "no",
+            (unsigned long long)st.prefill_tokens, sl_rate(st.prefill_tokens, st.prefill_seconds),
+            (unsigned long long)st.decode_tokens, sl_rate(st.decode_tokens, st.decode_seconds),
+            st.stall_seconds, st.threads, st.isa);
+}
+
 int sl_engine_stats_save(const struct sl_engine_flags *f, const sluice_session *s,
                          struct sl_err *err)
 {
     if (!f->stats) return 0;
+    if (strcmp(f->stats, "-") == 0) {
+        print_stats(s);
+        return 0;
+    }
     sluice_stats st;
     sluice_get_stats(s, &st);
     cJSON *obj = sl_report_open(st.threads);

@@ -25,7 +25,7 @@ sluice_options sl_engine_flags_options(const struct sl_engine_flags *f);
 
 /* Adds the statistics of a session (keys of design section 8) and its groups to obj. */
 void sl_engine_stats_json(cJSON *obj, const sluice_session *s);
-/* Writes them to f->stats when --stats was given, as an object of their own. */
+/* Writes them to f->stats when --stats was given, as an object of their own; "-" is a table on stderr. */
 struct sl_err;
 int sl_engine_stats_save(const struct sl_engine_flags *f, const sluice_session *s,
                          struct sl_err *err);
