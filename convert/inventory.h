@@ -6,16 +6,16 @@
 #include "convert/source.h"
 
 enum sl_group {
-    SL_GROUP_KDA,      /* KDA projections and small tensors */
+    SL_GROUP_KDA, /* KDA projections and small tensors */
     SL_GROUP_MLA,
-    SL_GROUP_LATENT,   /* routed_expert_down/up_proj and norm */
-    SL_GROUP_SHARED,   /* shared experts */
-    SL_GROUP_ROUTER,   /* gate and its bias */
-    SL_GROUP_DENSE,    /* dense FFN */
-    SL_GROUP_NORM,     /* layer norms and attention-residual vectors */
+    SL_GROUP_LATENT, /* routed_expert_down/up_proj and norm */
+    SL_GROUP_SHARED, /* shared experts */
+    SL_GROUP_ROUTER, /* gate and its bias */
+    SL_GROUP_DENSE,  /* dense FFN */
+    SL_GROUP_NORM,   /* layer norms and attention-residual vectors */
     SL_GROUP_EMBED,
-    SL_GROUP_HEAD,     /* lm_head, final norm, output mix */
-    SL_GROUP_EXPERT,   /* routed experts */
+    SL_GROUP_HEAD,   /* lm_head, final norm, output mix */
+    SL_GROUP_EXPERT, /* routed experts */
     SL_GROUP_VISION,
     SL_N_GROUPS
 };
@@ -27,16 +27,19 @@ struct sl_item {
     enum sl_dtype dtype;
     int n_dims;
     int64_t shape[4];
-    int layer;      /* -1 for globals */
-    bool quantize;  /* a large matrix that --trunk t8 and below may store at low bits */
+    int layer;     /* -1 for globals */
+    bool quantize; /* a large matrix that --trunk t8 and below may store at low bits */
 };
 
 /* Calls fn for every non-expert text tensor, by layer, then globals, in the order of trunk.bin; and
  * for the experts with sl_inventory_experts. A non-zero return stops and is returned. Shapes that have
  * two accepted spellings (conv [C,1,k] or [C,k], A_log longer than the heads) carry the released one;
  * sl_item_accepts() knows the others. */
-int sl_inventory_trunk(const struct sl_config *c, int (*fn)(void *ctx, const struct sl_item *it), void *ctx);
-int sl_inventory_experts(const struct sl_config *c, int layer, int expert, int (*fn)(void *ctx, const struct sl_item *it), void *ctx);
-bool sl_item_accepts(const struct sl_item *it, const struct sl_config *c, int dtype, int n_dims, const int64_t *shape);
+int sl_inventory_trunk(const struct sl_config *c, int (*fn)(void *ctx, const struct sl_item *it),
+                       void *ctx);
+int sl_inventory_experts(const struct sl_config *c, int layer, int expert,
+                         int (*fn)(void *ctx, const struct sl_item *it), void *ctx);
+bool sl_item_accepts(const struct sl_item *it, const struct sl_config *c, int dtype, int n_dims,
+                     const int64_t *shape);
 
 #endif

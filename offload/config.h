@@ -38,7 +38,7 @@ struct sl_config {
     bool latent_norm, renormalize;
     double routed_scaling_factor;
 
-    int bos_id, eos_id, pad_id; /* -1 when absent */
+    int bos_id, eos_id, pad_id;    /* -1 when absent */
     uint8_t is_kda[SL_MAX_LAYERS]; /* 1: KDA, 0: MLA */
 };
 
@@ -48,7 +48,8 @@ static inline bool sl_config_is_moe(const struct sl_config *c, int layer)
 }
 
 /* pack.json "config" object to struct and back. File named in errors; code SL_E_PACK. */
-int sl_config_from_json(struct sl_config *c, const cJSON *obj, const char *file, int code, struct sl_err *err);
+int sl_config_from_json(struct sl_config *c, const cJSON *obj, const char *file, int code,
+                        struct sl_err *err);
 cJSON *sl_config_to_json(const struct sl_config *c); /* NULL: no memory */
 /* Cross-field checks shared by every source of a config: bounds, dims divisible by 32 where the
  * expert formats need it, top_k <= n_experts, layer kinds. */
