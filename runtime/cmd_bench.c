@@ -127,6 +127,9 @@ int sl_cmd_bench(int argc, char **argv)
     const char *pos[SL_ARG_POS_MAX];
     struct sl_arg_opt engine[SL_N_ENGINE_FLAGS];
     sl_engine_flags_init(&f.engine, engine);
+    bool of_kernels = false; /* an option of `kernels` alone was used, or one of the others alone */
+    bool of_packs = false;
+    for (int i = 0; i < SL_N_ENGINE_FLAGS; i++) engine[i].given = &of_packs;
     const struct sl_arg_opt opts[] = {
         {.name = "-n",
          .kind = SL_ARG_INT,
@@ -136,7 +139,8 @@ int sl_cmd_bench(int argc, char **argv)
          .help = "tokens a round",
          .def = "128",
          .min = 1,
-         .max = 1 << 24},
+         .max = 1 << 24,
+         .given = &of_packs},
         {.name = "--rounds",
          .kind = SL_ARG_INT,
          .out = &f.rounds,
@@ -145,7 +149,8 @@ int sl_cmd_bench(int argc, char **argv)
          .help = "rounds; the median is reported",
          .def = "5",
          .min = 1,
-         .max = ROUNDS_MAX},
+         .max = ROUNDS_MAX,
+         .given = &of_packs},
         {.name = "--seconds",
          .kind = SL_ARG_FLOAT,
          .out = &f.seconds,
@@ -154,12 +159,13 @@ int sl_cmd_bench(int argc, char **argv)
          .help = "time for kernels, about; at least one round",
          .def = "10",
          .min = 0,
-         .max = 3600},
+         .max = 3600,
+         .given = &of_kernels},
         {.name = "--json",
          .kind = SL_ARG_FLAG,
          .out = &f.json,
          .group = "Output",
-         .help = "one JSON object (decode and prefill)"},
+         .help = "one JSON object (prefill and decode)"},
     };
     const struct sl_arg_cmd cmd = {
         .name = "bench",
@@ -179,7 +185,9 @@ int sl_cmd_bench(int argc, char **argv)
     if (!kernels && !decode && strcmp(pos[0], "prefill") != 0)
         return sl_args_usage(&cmd, "'%s' is none of kernels, prefill, decode", pos[0]);
     if (kernels && pos[1]) return sl_args_usage(&cmd, "kernels takes no PACK");
-    if (kernels && f.json) return sl_args_usage(&cmd, "kernels has no --json report");
+    if (kernels && (of_packs || f.json))
+        return sl_args_usage(&cmd, "kernels takes no option but --seconds");
+    if (!kernels && of_kernels) return sl_args_usage(&cmd, "--seconds is an option of kernels");
     if (!kernels && !pos[1]) return sl_args_usage(&cmd, "missing PACK");
     if (!kernels) return bench_pack(&f, pos[1], decode);
     struct sl_err err = {0};

@@ -15,3 +15,6 @@ refused unknown_bench 2 "'disk' is none of kernels, prefill, decode" bench disk
 refused no_pack 2 "missing PACK" bench decode
 refused pack_of_kernels 2 "kernels takes no PACK" bench kernels "$P"
 refused missing_pack 4 "no-such" bench decode "$T/no-such"
+refused flags_that_kernels_would_ignore 2 "kernels takes no option but --seconds" \
+    bench kernels --threads 2
+refused seconds_of_a_pack 2 "--seconds is an option of kernels" bench decode "$P" --seconds 1
