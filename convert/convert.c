@@ -433,16 +433,20 @@ static int write_units(struct run *r)
 
 /* ---- finish -------------------------------------------------------------------------------------- */
 
+/* Not sl_tmp_publish: on failure that removes the file, and finished units live in this one. */
 static int publish_trunk(struct run *r)
 {
+    char tmp[SL_PATH_MAX + 8];
     if (r->trunk_fd < 0) {
         if (exists(r->trunk_path)) return 0; /* by an earlier run, killed just after */
         int rc = sl_tmp_open(&r->trunk_fd, r->trunk_path, true, r->err);
         if (rc) return rc;
     }
-    int fd = r->trunk_fd;
-    r->trunk_fd = -1;
-    return sl_tmp_publish(fd, r->trunk_path, r->err);
+    snprintf(tmp, sizeof tmp, "%s.tmp", r->trunk_path);
+    if (fsync(r->trunk_fd)) return sl_fail_errno(r->err, SL_E_IO, errno, tmp, "sync");
+    if (rename(tmp, r->trunk_path))
+        return sl_fail_errno(r->err, SL_E_IO, errno, r->trunk_path, "rename");
+    return sl_sync_dir(r->dst, r->err);
 }
 
 static int copy_extras(struct run *r)
