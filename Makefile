@@ -114,6 +114,7 @@ say = @printf '  %-6s %s\n'
 endif
 
 # ---------------------------------------------------------------- library and program
+# What is linked appears by rename: a test that runs meanwhile never meets half a program.
 
 all: $(O)/libsluice.a $(O)/libsluice.so $(CLI)
 
@@ -139,27 +140,28 @@ $(O)/obj/%.o: %.c $(O)/flags.stamp
 
 $(O)/libsluice.a: $(LIB_OBJ)
 	$(say) AR $@
-	$(Q)rm -f $@ && $(AR) rcs $@ $(LIB_OBJ)
+	$(Q)rm -f $@.tmp && $(AR) rcs $@.tmp $(LIB_OBJ) && mv $@.tmp $@
 
 # Only sluice_* leaves the shared library.
 $(O)/libsluice.so: $(LIB_OBJ) scripts/libsluice.map
 	$(say) LD $@
 	$(Q)$(CC) $(ALL_CFLAGS) -shared -Wl,-soname,libsluice.so -Wl,--version-script=scripts/libsluice.map \
-	  $(LIB_OBJ) -o $@ $(ALL_LDFLAGS) $(ALL_LIBS)
+	  $(LIB_OBJ) -o $@.tmp $(ALL_LDFLAGS) $(ALL_LIBS) && mv $@.tmp $@
 
 $(O)/sluice: $(O)/obj/runtime/main.o $(O)/libsluice.a
 	$(say) LD $@
-	$(Q)$(CC) $(ALL_CFLAGS) $^ -o $@ $(ALL_LDFLAGS) $(ALL_LIBS)
+	$(Q)$(CC) $(ALL_CFLAGS) $^ -o $@.tmp $(ALL_LDFLAGS) $(ALL_LIBS) && mv $@.tmp $@
 
 # ---------------------------------------------------------------- tests
 
 $(O)/libtests.a: $(HELPER_OBJ)
-	$(Q)rm -f $@ && $(AR) rcs $@ $(HELPER_OBJ)
+	$(Q)rm -f $@.tmp && $(AR) rcs $@.tmp $(HELPER_OBJ) && mv $@.tmp $@
 
 $(TEST_BIN) $(TOOL_BIN) $(BENCH_BIN): $(O)/%: $(O)/obj/%.o $(HELPER_LIB) $(O)/libsluice.a
 	@mkdir -p $(@D)
 	$(say) LD $@
-	$(Q)$(CC) $(ALL_CFLAGS) $< $(HELPER_LIB) $(O)/libsluice.a -o $@ $(ALL_LDFLAGS) $(CONFIG_CMOCKA) $(ALL_LIBS)
+	$(Q)$(CC) $(ALL_CFLAGS) $< $(HELPER_LIB) $(O)/libsluice.a -o $@.tmp $(ALL_LDFLAGS) $(CONFIG_CMOCKA) \
+	  $(ALL_LIBS) && mv $@.tmp $@
 
 ifeq ($(CONFIG_CMOCKA),)
 tests:

@@ -139,15 +139,14 @@ static int wrong(const cJSON *obj, const char *key, const cJSON *v, const char *
                    show(found, v));
 }
 
-/* The member, whatever its type. */
-static int member(const cJSON *obj, const char *key, const cJSON **out, const char *file, int code,
-                  struct sl_err *err)
+/* The member, whatever its type; NULL after an error. */
+static const cJSON *member(const cJSON *obj, const char *key, const char *file, int code,
+                           struct sl_err *err)
 {
     char path[256];
     const cJSON *v = cJSON_IsObject(obj) ? cJSON_GetObjectItemCaseSensitive(obj, key) : NULL;
-    if (!v) return sl_fail(err, code, file, key_path(path, obj, key), "missing");
-    *out = v;
-    return 0;
+    if (!v) sl_fail(err, code, file, key_path(path, obj, key), "missing");
+    return v;
 }
 
 static bool is_exact(const cJSON *v)
@@ -159,9 +158,8 @@ static bool is_exact(const cJSON *v)
 int sl_json_int(const cJSON *obj, const char *key, int64_t min, int64_t max, int64_t *out,
                 const char *file, int code, struct sl_err *err)
 {
-    const cJSON *v = NULL;
-    int rc = member(obj, key, &v, file, code, err);
-    if (rc) return rc;
+    const cJSON *v = member(obj, key, file, code, err);
+    if (!v) return code;
     if (is_exact(v)) {
         int64_t n = (int64_t)v->valuedouble;
         if (n >= min && n <= max) {
@@ -177,9 +175,8 @@ int sl_json_int(const cJSON *obj, const char *key, int64_t min, int64_t max, int
 int sl_json_u64(const cJSON *obj, const char *key, uint64_t max, uint64_t *out, const char *file,
                 int code, struct sl_err *err)
 {
-    const cJSON *v = NULL;
-    int rc = member(obj, key, &v, file, code, err);
-    if (rc) return rc;
+    const cJSON *v = member(obj, key, file, code, err);
+    if (!v) return code;
     if (is_exact(v) && v->valuedouble >= 0) {
         uint64_t n = (uint64_t)v->valuedouble;
         if (n <= max) {
@@ -196,9 +193,8 @@ int sl_json_u64(const cJSON *obj, const char *key, uint64_t max, uint64_t *out, 
 int sl_json_f64(const cJSON *obj, const char *key, double min, double max, double *out,
                 const char *file, int code, struct sl_err *err)
 {
-    const cJSON *v = NULL;
-    int rc = member(obj, key, &v, file, code, err);
-    if (rc) return rc;
+    const cJSON *v = member(obj, key, file, code, err);
+    if (!v) return code;
     if (cJSON_IsNumber(v) && isfinite(v->valuedouble) && v->valuedouble >= min &&
         v->valuedouble <= max) {
         *out = v->valuedouble;
@@ -212,9 +208,8 @@ int sl_json_f64(const cJSON *obj, const char *key, double min, double max, doubl
 int sl_json_bool(const cJSON *obj, const char *key, bool *out, const char *file, int code,
                  struct sl_err *err)
 {
-    const cJSON *v = NULL;
-    int rc = member(obj, key, &v, file, code, err);
-    if (rc) return rc;
+    const cJSON *v = member(obj, key, file, code, err);
+    if (!v) return code;
     if (!cJSON_IsBool(v)) return wrong(obj, key, v, "true or false", file, code, err);
     *out = cJSON_IsTrue(v);
     return 0;
@@ -223,9 +218,8 @@ int sl_json_bool(const cJSON *obj, const char *key, bool *out, const char *file,
 int sl_json_str(const cJSON *obj, const char *key, const char **out, const char *file, int code,
                 struct sl_err *err)
 {
-    const cJSON *v = NULL;
-    int rc = member(obj, key, &v, file, code, err);
-    if (rc) return rc;
+    const cJSON *v = member(obj, key, file, code, err);
+    if (!v) return code;
     if (!cJSON_IsString(v)) return wrong(obj, key, v, "a string", file, code, err);
     *out = v->valuestring;
     return 0;
@@ -234,9 +228,8 @@ int sl_json_str(const cJSON *obj, const char *key, const char **out, const char 
 int sl_json_obj(const cJSON *obj, const char *key, const cJSON **out, const char *file, int code,
                 struct sl_err *err)
 {
-    const cJSON *v = NULL;
-    int rc = member(obj, key, &v, file, code, err);
-    if (rc) return rc;
+    const cJSON *v = member(obj, key, file, code, err);
+    if (!v) return code;
     if (!cJSON_IsObject(v)) return wrong(obj, key, v, "an object", file, code, err);
     *out = v;
     return 0;
@@ -245,9 +238,8 @@ int sl_json_obj(const cJSON *obj, const char *key, const cJSON **out, const char
 int sl_json_arr(const cJSON *obj, const char *key, const cJSON **out, const char *file, int code,
                 struct sl_err *err)
 {
-    const cJSON *v = NULL;
-    int rc = member(obj, key, &v, file, code, err);
-    if (rc) return rc;
+    const cJSON *v = member(obj, key, file, code, err);
+    if (!v) return code;
     if (!cJSON_IsArray(v)) return wrong(obj, key, v, "an array", file, code, err);
     *out = v;
     return 0;
