@@ -4,20 +4,13 @@
 # but tests. Project headers are named from the root: "base/err.h", never "err.h" or "../base/err.h".
 cd "$(dirname "$0")/.." || exit 1
 order=(base kernels quant offload convert runtime)
-
-rank() {
-    local i
-    for i in "${!order[@]}"; do
-        [ "${order[$i]}" = "$1" ] && echo "$i" && return
-    done
-    echo 99
-}
+declare -A rank=([tests]=100)
+for i in "${!order[@]}"; do rank[${order[$i]}]=$i; done
 
 bad=0
 n=0
 for folder in "${order[@]}" tests; do
     [ -d "$folder" ] || continue
-    mine=$(rank "$folder")
     while IFS=: read -r file line text; do
         [ -n "$file" ] || continue
         n=$((n + 1))
@@ -27,7 +20,7 @@ for folder in "${order[@]}" tests; do
         if [ "$top" = "$header" ] || [ ! -f "$header" ]; then
             echo "FAIL includes: $file:$line: \"$header\" is not a path from the project root"
             bad=1
-        elif [ "$folder" != tests ] && [ "$(rank "$top")" -gt "$mine" ]; then
+        elif [ "${rank[$top]:-99}" -gt "${rank[$folder]}" ]; then
             echo "FAIL includes: $file:$line: $folder/ must not include $header"
             bad=1
         fi

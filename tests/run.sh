@@ -16,7 +16,7 @@ export BUILD=${BUILD:-build}
 export SLUICE=${SLUICE:-$PWD/$BUILD/sluice}
 WRAPPER=${WRAPPER:-}
 jobs=${JOBS:-2}
-logs=$BUILD/test-logs
+logs=$BUILD/test-logs.$$ # two runs may share a tree
 cross=0
 [ "${1:-}" = --crosscheck ] && cross=1 && shift
 words=("$@")
@@ -46,8 +46,7 @@ else
         [ -f "$f" ] && add "cli/$(basename "$f" .sh)" script "$f"
     done
 fi
-rm -rf "$logs"
-mkdir -p "$logs"
+mkdir -p "$logs" || exit 1
 
 run_suite() { # name kind path log
     local start=$EPOCHREALTIME rc
@@ -90,8 +89,9 @@ report() { # name kind log
     [ "$s" = 0 ] || printf ', %d skipped' "$s"
     printf '  %d.%d s%s\n' $((tenths / 10)) $((tenths % 10)) "$note"
     if [ "$f" != 0 ]; then
-        sed -n '1,200s/^/    /p' "$log"
-        [ "$(wc -l <"$log")" -le 200 ] || echo "    ... the rest is in $log"
+        # what went well is left out
+        grep -avE '^ok |^\[ RUN +\]|^\[ +OK \]' "$log" | head -n 200 | sed 's/^/    /'
+        echo "    (whole output: $BUILD/test-logs/${log##*/})"
     elif [ "$s" != 0 ]; then
         grep -a '^SKIP ' "$log" | sort -u | sed 's/^/    /'
     fi
@@ -112,7 +112,7 @@ report_ready() {
         next_report=$((next_report + 1))
     done
 }
-trap 'kill $(jobs -p) 2>/dev/null; exit 130' INT TERM
+trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$logs"; exit 130' INT TERM
 for s in "${suites[@]}"; do
     IFS='|' read -r name kind path <<<"$s"
     while [ $running -ge "$jobs" ]; do
@@ -125,6 +125,11 @@ for s in "${suites[@]}"; do
 done
 wait
 report_ready
+if [ $next_report != "$n" ]; then
+    echo "run.sh: results of $((n - next_report)) suites were lost"
+    failed=$((failed + n - next_report))
+fi
+rm -rf "$BUILD/test-logs" && mv "$logs" "$BUILD/test-logs"
 
 line="$passed passed, $failed failed"
 [ "$skipped" = 0 ] || line="$line, $skipped skipped"
