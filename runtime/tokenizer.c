@@ -94,7 +94,7 @@ int sl_tokenizer_open(struct sl_tokenizer **out, const char *dir, int n_vocab, i
     *out = t;
     return 0;
 too_long:
-    rc = sl_fail(err, code, dir, NULL, "path is too long");
+    rc = sl_fail(err, code, NULL, "tokenizer", "path of %zu bytes is too long", strlen(dir));
 fail:
     sl_tokenizer_close(t);
     return rc;

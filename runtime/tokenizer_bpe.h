@@ -7,7 +7,7 @@
 #include "runtime/tokenizer.h"
 #include "runtime/tokenizer_vocab.h"
 
-#define SL_BPE_SHORT_BYTES 64 /* pieces up to here merge by scanning, longer ones by heap */
+#define SL_BPE_SHORT_BYTES 64 /* pieces up to here merge by scanning, longer ones by queue */
 
 struct sl_bpe_run; /* scratch and cache of one call; not shared by threads */
 
