@@ -45,7 +45,7 @@ static int check_architectures(const struct where *w, const cJSON *obj, const ch
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(obj, "architectures");
     if (!list || cJSON_IsNull(list)) return 0; /* model_type has spoken already */
     const cJSON *first = cJSON_IsArray(list) ? list->child : NULL;
-    if (!cJSON_IsString(first)) return refuse(w, key, "not a list of names", accepted[0]);
+    if (!first || !cJSON_IsString(first)) return refuse(w, key, "not a list of names", accepted[0]);
     return one_of(first->valuestring, accepted) ? 0
                                                 : refuse(w, key, first->valuestring, accepted[0]);
 }

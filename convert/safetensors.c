@@ -62,7 +62,8 @@ static bool exact(const cJSON *v, uint64_t *out)
 
 static int read_dtype(const struct in *in, const cJSON *v, struct sl_src_tensor *t)
 {
-    if (!cJSON_IsString(v)) return sl_fail(in->err, SL_E_SOURCE, in->file, in->tensor, "no dtype");
+    if (!v || !cJSON_IsString(v))
+        return sl_fail(in->err, SL_E_SOURCE, in->file, in->tensor, "no dtype");
     for (int d = SL_DT_BF16; d < N_DTYPES; d++)
         if (!strcmp(v->valuestring, dtypes[d].name)) t->dtype = (uint8_t)d;
     if (t->dtype) return 0;
@@ -74,7 +75,8 @@ static int read_dtype(const struct in *in, const cJSON *v, struct sl_src_tensor 
 static int read_shape(const struct in *in, const cJSON *v, struct sl_src_tensor *t,
                       uint64_t *elements)
 {
-    if (!cJSON_IsArray(v)) return sl_fail(in->err, SL_E_SOURCE, in->file, in->tensor, "no shape");
+    if (!v || !cJSON_IsArray(v))
+        return sl_fail(in->err, SL_E_SOURCE, in->file, in->tensor, "no shape");
     *elements = 1;
     for (const cJSON *d = v->child; d; d = d->next) {
         uint64_t n = 0;
@@ -98,7 +100,7 @@ static int read_offsets(const struct in *in, const cJSON *v, struct sl_src_tenso
 {
     uint64_t from = 0;
     uint64_t to = 0;
-    const cJSON *a = cJSON_IsArray(v) ? v->child : NULL;
+    const cJSON *a = v && cJSON_IsArray(v) ? v->child : NULL;
     const cJSON *b = a ? a->next : NULL;
     if (!b || b->next || !exact(a, &from) || !exact(b, &to))
         return sl_fail(in->err, SL_E_SOURCE, in->file, in->tensor,

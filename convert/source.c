@@ -234,6 +234,21 @@ static int open_shard(struct opening *o, struct sl_shard *sh, uint32_t number)
     return rc;
 }
 
+/* Takes the name over and opens its file. */
+static int take_shard(struct opening *o, int number, char **name)
+{
+    struct sl_shard *sh = &o->s->shards[number];
+    char path[SL_PATH_MAX];
+    if (!sl_path_join(path, o->s->dir, *name))
+        return sl_fail(o->err, SL_E_SOURCE, *name, NULL, "the path is too long");
+    sh->name = *name;
+    *name = NULL;
+    sh->path = strdup(path);
+    if (!sh->path) return no_memory(o, "shards");
+    if (sl_interrupted()) return sl_fail(o->err, SL_E_INTR, o->s->dir, NULL, "interrupted");
+    return open_shard(o, sh, (uint32_t)number);
+}
+
 static int open_shards(struct opening *o)
 {
     struct sl_source *s = o->s;
@@ -244,26 +259,14 @@ static int open_shards(struct opening *o)
     s->shards = calloc((size_t)names.n, sizeof *s->shards);
     o->tensor_room = o->has_index ? sl_strmap_count(o->index.file_of) : 4096;
     s->by_name = sl_strmap_open(o->tensor_room);
-    s->tensors = malloc(o->tensor_room * sizeof *s->tensors);
+    s->tensors = calloc(o->tensor_room, sizeof *s->tensors);
     if (!s->shards || !s->by_name || !s->tensors) {
         rc = no_memory(o, "shards");
         goto done;
     }
     for (int i = 0; i < names.n; i++) s->shards[i].fd = -1;
     s->n_shards = names.n;
-    for (int i = 0; i < names.n && !rc; i++) {
-        char path[SL_PATH_MAX];
-        if (!sl_path_join(path, s->dir, names.list[i])) {
-            rc = sl_fail(o->err, SL_E_SOURCE, names.list[i], NULL, "the path is too long");
-            break;
-        }
-        s->shards[i].name = names.list[i]; /* moves */
-        names.list[i] = NULL;
-        s->shards[i].path = strdup(path);
-        if (!s->shards[i].path) rc = no_memory(o, "shards");
-        if (!rc && sl_interrupted()) rc = sl_fail(o->err, SL_E_INTR, s->dir, NULL, "interrupted");
-        if (!rc) rc = open_shard(o, &s->shards[i], (uint32_t)i);
-    }
+    for (int i = 0; i < names.n && !rc; i++) rc = take_shard(o, i, &names.list[i]);
 done:
     sl_names_free(&names);
     return rc;
@@ -395,7 +398,7 @@ static void find_prefix(struct sl_source *s)
     uint32_t at;
     static const char plain[] = "model.embed_tokens.weight";
     bool bare = sl_strmap_get(s->by_name, plain, sizeof plain - 1, &at);
-    strcpy(s->prefix, bare ? "" : TEXT_PREFIX);
+    snprintf(s->prefix, sizeof s->prefix, "%s", bare ? "" : TEXT_PREFIX);
 }
 
 /* ---- whole ------------------------------------------------------------------------------------- */

@@ -220,8 +220,8 @@ static void census_of_tiny(void **state)
     assert_int_equal(dtype_bytes, s->payload_bytes);
     assert_int_equal(k.experts, 8 * 24);
     /* w1, w3 [32][32] and w2 [32][32] at four bits and a scale byte per 32 */
-    assert_int_equal(k.expert_bytes, 3 * (32 * 16 + 32));
-    assert_int_equal(k.group[SL_GROUP_EXPERT].params, 8 * 24 * 3 * 32 * 32);
+    assert_int_equal(k.expert_bytes, 3u * (32 * 16 + 32));
+    assert_int_equal(k.group[SL_GROUP_EXPERT].params, 8u * 24 * 3 * 32 * 32);
     assert_int_equal(k.kind[SL_LAYER_DENSE_KDA].layers, 1);
     assert_int_equal(k.kind[SL_LAYER_MOE_KDA].layers, 5);
     assert_int_equal(k.kind[SL_LAYER_MOE_MLA].layers, 3);
@@ -245,7 +245,7 @@ static void prices(void **state)
     assert_int_equal(sl_price_trunk(&c, SL_FMT_T8, &t8, &err), 0);
     /* 17,547,264 bytes an expert are 4284 pages exactly: no padding, then header and index. */
     assert_int_equal(17547264 % 4096, 0);
-    assert_true(mxfp4 == (uint64_t)896 * 17547264 + 4096 + 896 * 128);
+    assert_true(mxfp4 == (uint64_t)896 * 17547264 + 4096 + 896u * 128);
     assert_true(m4 < mxfp4);
     assert_true(m4 > (uint64_t)896 * (33030144 / 8 * 33 / 8)); /* 4.125 bits, and row exponents */
     assert_int_equal(m4 % 4096, 0);

@@ -200,7 +200,7 @@ static void cache_folder_with_links(void **state)
     cc_open(&c);
     struct sl_source *plain = open_ok(c.dir, NULL);
     char sha[65];
-    strcpy(sha, plain->sha256);
+    memcpy(sha, plain->sha256, sizeof sha);
     sl_source_close(plain);
     make_cache(&c, cache, snapshot);
 
@@ -429,7 +429,7 @@ static void identity(void **state)
     cc_open(&c);
     struct sl_source *s = open_ok(c.dir, NULL);
     char sha[65];
-    strcpy(sha, s->sha256);
+    memcpy(sha, s->sha256, sizeof sha);
     sl_source_close(s);
 
     char *shard = cc_read(&c, cc_shard_name(1), &len);
