@@ -30,9 +30,9 @@ void pt_close(struct pt_room *r)
 
 const char *pt_path(const struct pt_room *r, const char *name)
 {
-    static char buffers[8][512];
+    static char buffers[64][512];
     static int next;
-    char *buf = buffers[next++ & 7];
+    char *buf = buffers[next++ & 63];
     snprintf(buf, 512, "%s/%s", r->dir, name);
     return buf;
 }
