@@ -63,7 +63,7 @@ static uint64_t limit_up_tree(const char *root, const char *mount, const char *g
     /* "/../x" is how a group outside the namespace shows: it is not under our mount. */
     if (strstr(group, "/..")) group = "";
     int n = snprintf(dir, sizeof dir, "%s%s", mount, group);
-    if (n < 0 || (size_t)n >= sizeof dir) n = snprintf(dir, sizeof dir, "%s", mount);
+    if (n < 0 || (size_t)n >= sizeof dir) (void)snprintf(dir, sizeof dir, "%s", mount);
     size_t keep = strlen(mount);
     uint64_t least = SL_NO_LIMIT;
     for (;;) {

@@ -124,7 +124,8 @@ int sl_pack_read_tensors(struct sl_tensor **out, int *n, const cJSON *obj, const
 {
     int count = cJSON_GetArraySize(obj); /* bounded by the size that pack.json may have */
     struct sl_tensor *t = calloc(count ? (size_t)count : 1, sizeof *t);
-    int rc = t ? 0 : sl_fail(err, SL_E_NOMEM, file, NULL, "out of memory");
+    if (!t) return sl_fail(err, SL_E_NOMEM, file, NULL, "out of memory");
+    int rc = 0;
     int i = 0;
     for (const cJSON *v = obj->child; v && !rc; v = v->next)
         rc = read_tensor(&t[i++], v, data, data_bytes, verbatim, file, err);

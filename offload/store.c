@@ -234,8 +234,8 @@ static int choose_slots(struct sl_store *s, uint64_t budget, struct sl_err *err)
                        (unsigned long long)s->slot_bytes, p->cfg.top_k,
                        (unsigned long long)floor_slots(p),
                        (unsigned long long)sl_store_floor_bytes(p));
-    if (n > UINT32_MAX - 1)
-        return sl_fail(err, SL_E_BUDGET, NULL, "expert slots", "too many: %llu",
+    if (n < 1 || n > UINT32_MAX - 1)
+        return sl_fail(err, SL_E_BUDGET, NULL, "expert slots", "%llu slots cannot be had",
                        (unsigned long long)n);
     s->n_slots = (uint32_t)n;
     return 0;

@@ -79,7 +79,7 @@ static int read_image(const struct sl_pack *p, uint8_t *image, struct sl_err *er
         if (got < 0) rc = sl_fail_errno(err, SL_E_IO, (int)-got, path, "read");
         if (!rc && (uint64_t)got < n)
             rc = sl_fail(err, SL_E_PACK, path, NULL, "the file ends at %llu, pack.json says %llu",
-                         (unsigned long long)(at + (uint64_t)got),
+                         (unsigned long long)at + (unsigned long long)got,
                          (unsigned long long)p->trunk_bytes);
     }
     sl_direct_close(&f);

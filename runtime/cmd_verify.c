@@ -113,7 +113,7 @@ static int print_json(const char *path, const struct sl_pack *p, bool full, stru
     }
     if (p) {
         sl_report_u64(o, "layers", (uint64_t)p->cfg.n_layers);
-        sl_report_u64(o, "tensors", (uint64_t)(p->n_tensors + p->n_vision));
+        sl_report_u64(o, "tensors", (uint64_t)p->n_tensors + (uint64_t)p->n_vision);
         sl_report_u64(o, "banks", (uint64_t)p->n_banks);
         sl_report_u64(o, "expert_records", count_records(p));
         sl_report_u64(o, "trunk_bytes", p->trunk_bytes);

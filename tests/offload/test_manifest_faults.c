@@ -41,7 +41,8 @@ static void change_json(cJSON *root, const char *path, const char *change)
         cJSON_Delete(cJSON_DetachItemViaPointer(parent, node));
     } else if (*change == '+' || *change == '-') {
         assert_true(cJSON_IsNumber(node));
-        cJSON_SetNumberValue(node, node->valuedouble + atof(change));
+        double sum = cJSON_GetNumberValue(node) + atof(change);
+        assert_true(cJSON_ReplaceItemInObjectCaseSensitive(parent, key, cJSON_CreateNumber(sum)));
     } else if (*change == '=') {
         assert_non_null(node);
         cJSON_AddItemToObject(parent, change + 1, cJSON_DetachItemViaPointer(parent, node));
@@ -194,11 +195,11 @@ static void every_key_is_needed(void **state)
                                        "globals/offset",
                                        "globals/bytes",
                                        "banks",
-                                       NORM "/fmt",
-                                       NORM "/shape",
-                                       NORM "/offset",
-                                       NORM "/bytes",
-                                       NORM "/crc32",
+                                       "tensors/model.norm.weight/fmt",
+                                       "tensors/model.norm.weight/shape",
+                                       "tensors/model.norm.weight/offset",
+                                       "tensors/model.norm.weight/bytes",
+                                       "tensors/model.norm.weight/crc32",
                                        "layers/1/offset",
                                        "layers/1/bytes",
                                        "banks/1/dir",
