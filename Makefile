@@ -34,18 +34,18 @@ GOALS := $(or $(MAKECMDGOALS),all)
 
 all:
 
+# Remade when the script, the compiler or the variant changes; make then starts over with the answers.
+# (A phony config.mk would be remade too, but not read again.)
+CONFIG_KEY := $(CC)|$(VARIANT)|$(SYSROOT)
 ifneq ($(filter-out $(PLAIN_GOALS),$(GOALS)),)
+$(shell mkdir -p $(O); printf '%s\n' '$(CONFIG_KEY)' | cmp -s - $(O)/config.key || \
+        printf '%s\n' '$(CONFIG_KEY)' >$(O)/config.key)
 include $(O)/config.mk
 endif
 
-# Remade when the script or the compiler changes; prints the summary when it runs.
-CONFIG_KEY := $(CC)|$(VARIANT)|$(SYSROOT)
-ifneq ($(CONFIG_MADE_FOR),$(CONFIG_KEY))
-.PHONY: $(O)/config.mk
-endif
-$(O)/config.mk: scripts/detect.sh
+$(O)/config.mk: scripts/detect.sh $(O)/config.key
 	@mkdir -p $(@D)
-	@CC='$(CC)' KEY='$(CONFIG_KEY)' SYSROOT='$(SYSROOT)' \
+	@CC='$(CC)' SYSROOT='$(SYSROOT)' \
 	  INSTALL='$(if $(filter $(INSTALL_GOALS),$(GOALS)),1)' sh scripts/detect.sh $@
 
 # ---------------------------------------------------------------- flags
@@ -250,6 +250,7 @@ uninstall:
 
 deps:
 	@sh scripts/deps.sh
+	@rm -f build/config.mk build/*/config.mk
 
 # Objects and programs go, what was downloaded (build/aarch64-root) stays; distclean takes all.
 clean:

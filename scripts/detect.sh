@@ -1,8 +1,8 @@
 #!/bin/sh
 # Finds out what compiler and machine can do, writes it as make variables, says what is in and out.
 #
-# Environment: CC; KEY (recorded, so that make knows when to ask again); SYSROOT (cross builds:
-# libraries come from there); INSTALL=1 (may call deps.sh for what is missing). Argument: output file.
+# Environment: CC; SYSROOT (cross builds: libraries come from there); INSTALL=1 (may call deps.sh for
+# what is missing). Argument: output file.
 # Every answer comes from a test program that compiles and links; pkg-config, where it exists, only
 # offers flags for it.
 set -u
@@ -151,7 +151,6 @@ fi
 [ -n "$LIBS_cmocka" ] && tests=yes || tests="no (cmocka not found: make deps)"
 
 {
-    echo "CONFIG_MADE_FOR := $KEY"
     echo "CONFIG_ARCH := $arch"
     echo "CONFIG_CPPFLAGS := $cppflags$defines"
     echo "CONFIG_LDFLAGS := $ldflags"
