@@ -7,7 +7,7 @@
  *
  *   by rows      few pairs (decode): gate, up and SiTU of all its experts in one region, down in the
  *                next; the shared experts ride along with the first batch
- *   by experts   many pairs (prefill): one task is one expert and up to SL_GRAPH_TOKENS of its tokens,
+ *   by experts   many pairs (prefill): one task is one expert and up to SL_GRAPH_BATCH of its tokens,
  *                all three matrices, in the worker's scratch
  *
  * Both make the same kernel calls on the same rows, so the bits do not depend on the cut. */
@@ -18,7 +18,7 @@
 size_t sl_graph_moe_scratch(const struct sl_config *c)
 {
     const size_t rows =
-        (size_t)SL_GRAPH_TOKENS * ((size_t)c->latent_size + 2 * (size_t)c->moe_intermediate_size);
+        (size_t)SL_GRAPH_BATCH * ((size_t)c->latent_size + 2 * (size_t)c->moe_intermediate_size);
     const size_t chosen = (size_t)c->top_k + 1; /* of the router */
     return rows > chosen ? rows : chosen;
 }
@@ -150,16 +150,16 @@ static void expert_task(void *ctx, int task, int worker)
             hi = mid - 1;
     }
     const struct sl_held *h = &b->held[lo];
-    const int skip = (task - h->first_task) * SL_GRAPH_TOKENS;
+    const int skip = (task - h->first_task) * SL_GRAPH_BATCH;
     const int left = n_pairs_of(g, h->expert) - skip;
-    const int n = left < SL_GRAPH_TOKENS ? left : SL_GRAPH_TOKENS;
+    const int n = left < SL_GRAPH_BATCH ? left : SL_GRAPH_BATCH;
     const int row = g->moe.first[h->expert] + skip;
     const int width = c->moe_intermediate_size;
     const size_t latent = (size_t)c->latent_size;
     const size_t ldh = (size_t)width;
     float *x = sl_graph_scratch(g, worker);
-    float *gate = x + SL_GRAPH_TOKENS * latent;
-    float *up = gate + SL_GRAPH_TOKENS * ldh;
+    float *gate = x + SL_GRAPH_BATCH * latent;
+    float *up = gate + SL_GRAPH_BATCH * ldh;
     gather_rows(g, row, n, x);
     g->k.mul(&h->mats[SL_GATE], 0, width, x, latent, n, gate, ldh);
     g->k.mul(&h->mats[SL_UP], 0, width, x, latent, n, up, ldh);
@@ -175,7 +175,7 @@ static void run_experts(struct sl_graph *g, struct sl_held *held, int n)
     int n_tasks = 0;
     for (int i = 0; i < n; i++) {
         held[i].first_task = n_tasks;
-        n_tasks += (n_pairs_of(g, held[i].expert) + SL_GRAPH_TOKENS - 1) / SL_GRAPH_TOKENS;
+        n_tasks += (n_pairs_of(g, held[i].expert) + SL_GRAPH_BATCH - 1) / SL_GRAPH_BATCH;
     }
     sl_graph_run(g, n_tasks, expert_task, &b);
 }

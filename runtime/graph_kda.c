@@ -18,7 +18,7 @@ enum { Q, K, V };
 
 size_t sl_graph_kda_scratch(const struct sl_config *c)
 {
-    return (size_t)SL_GRAPH_TOKENS * (size_t)c->kda_head_dim + 4 * (size_t)c->kda_head_dim;
+    return (size_t)SL_GRAPH_BATCH * (size_t)c->kda_head_dim + 4 * (size_t)c->kda_head_dim;
 }
 
 static void project(struct sl_graph *g)
@@ -71,7 +71,7 @@ static void move_history(struct sl_graph *g, int head, bool out)
 }
 
 struct head_vectors {
-    float *alpha; /* [SL_GRAPH_TOKENS][d]: f, then decay */
+    float *alpha; /* [SL_GRAPH_BATCH][d]: f, then decay */
     float *qkv[3];
     float *o;
 };
@@ -117,12 +117,12 @@ static void head_task(void *ctx, int head, int worker)
     const int d = g->c->kda_head_dim;
     const struct sl_mat f_b = sl_graph_rows(&g->layer->attn.kda.f_b, head * d, d);
     struct head_vectors hv = {.alpha = sl_graph_scratch(g, worker)};
-    float *next = hv.alpha + (size_t)SL_GRAPH_TOKENS * (size_t)d;
+    float *next = hv.alpha + (size_t)SL_GRAPH_BATCH * (size_t)d;
     for (int i = 0; i < 3; i++, next += d) hv.qkv[i] = next;
     hv.o = next;
     move_history(g, head, false);
-    for (int t = 0; t < g->n; t += SL_GRAPH_TOKENS) {
-        const int n = g->n - t < SL_GRAPH_TOKENS ? g->n - t : SL_GRAPH_TOKENS;
+    for (int t = 0; t < g->n; t += SL_GRAPH_BATCH) {
+        const int n = g->n - t < SL_GRAPH_BATCH ? g->n - t : SL_GRAPH_BATCH;
         g->k.mul(&f_b, 0, d, g->kda.f_a + (size_t)t * (size_t)d, (size_t)d, n, hv.alpha, (size_t)d);
         for (int i = 0; i < n; i++)
             head_token(g, head, t + i, hv.alpha + (size_t)i * (size_t)d, &hv);

@@ -10,7 +10,7 @@
  *
  * The keys of a head are one f32 matrix, so scores are a matrix product. With the state's expanded
  * cache each position is expanded once; without it a head expands what it needs into scratch, by the
- * same products, so the bits are the same (runtime/test_graph_mla). Values are summed in tiles of
+ * same products, so the bits are the same (runtime/test_graph_bits). Values are summed in tiles of
  * SL_GRAPH_TILE positions counted from position 0, tile sums added in order: the order depends on the
  * query's position alone, not on chunk or strip. */
 #include <math.h>

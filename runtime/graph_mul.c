@@ -2,8 +2,8 @@
  *
  * In decode a region is a few microseconds long, so all products that can run together do (q, k, v and
  * gate of a layer; gate and up of all its experts) and blocks are as large as balance allows: about
- * four tasks a thread. In prefill tokens go through a block in tiles small enough that their inputs
- * stay in the core's cache while the rows of the block pass by. */
+ * four tasks a thread. In prefill tokens go through a block SL_GRAPH_BATCH at a time, so that what
+ * follows a product finds its rows in the cache. */
 #include <math.h>
 #include <string.h>
 
@@ -11,7 +11,6 @@
 
 #define MIN_COST   16384 /* multiply-adds that are worth a task: about 2 us */
 #define ROW_STEP   8     /* kernels take rows in fours or eights */
-#define TILE_BYTES (96 << 10)
 #define POST_CHUNK 256
 
 struct mul_job {
@@ -62,10 +61,8 @@ static void post_finite(struct sl_graph *g, const struct sl_seg *s, int tok, int
 
 static void mul_rows(struct sl_graph *g, const struct sl_seg *s, int row0, int row1)
 {
-    int tile = (int)(TILE_BYTES / sizeof(float)) / s->w->cols;
-    tile = tile < 8 ? 8 : tile > 64 ? 64 : tile & ~7;
-    for (int t = 0; t < s->n_tok; t += tile) {
-        const int n = s->n_tok - t < tile ? s->n_tok - t : tile;
+    for (int t = 0; t < s->n_tok; t += SL_GRAPH_BATCH) {
+        const int n = s->n_tok - t < SL_GRAPH_BATCH ? s->n_tok - t : SL_GRAPH_BATCH;
         const float *x = s->x + (size_t)t * s->ldx;
         g->k.mul(s->w, row0, row1, x, s->ldx, n, s->y + (size_t)t * s->ldy, s->ldy);
         if (s->w2) g->k.mul(s->w2, row0, row1, x, s->ldx, n, s->y2 + (size_t)t * s->ldy, s->ldy);

@@ -17,8 +17,10 @@
 #include <stdatomic.h>
 #include "runtime/graph.h"
 
-#define SL_GRAPH_TOKENS  16   /* tokens of one block inside a head or expert task */
-#define SL_GRAPH_QUERIES 8    /* queries of one block in attention: bounds the score scratch */
+#define SL_GRAPH_TOKENS 16 /* tokens of a task that works token by token */
+#define SL_GRAPH_BATCH                                                                             \
+    48 /* tokens of one product inside a head or expert task: what kernels tile by */
+#define SL_GRAPH_QUERIES 16   /* queries of one block in attention: bounds the score scratch */
 #define SL_GRAPH_STRIP   4096 /* positions whose keys one head expands at a time without a cache */
 #define SL_GRAPH_TILE    64 /* positions of one partial sum of attention; divides SL_GRAPH_STRIP */
 #define SL_GRAPH_PAIRS   64 /* (token, expert) pairs computed row by row; at least top_k */

@@ -10,7 +10,7 @@
  *                                differ in the last bit from one libc to the next, and the decay is
  *                                exponential in it.
  * A_log is per HEAD although its stored length tempts to read it per channel; the rest is padding.
- * Test: golden/test_golden_tiny (kda_state) and runtime/test_graph_model. */
+ * Test: golden/test_golden_tiny (kda_state). */
 #include "runtime/model.h"
 
 #include <stdarg.h>
