@@ -8,13 +8,14 @@
 #include "runtime/graph.h"
 
 struct golden_opts {
-    int threads;      /* 0: 1 */
-    int chunk;        /* largest chunk, 0: 64 */
-    uint64_t ctx;     /* 0: 512 */
-    unsigned cpu;     /* feature mask, as far as this machine has it */
-    bool reference;   /* C kernels only: cpu is taken as 0 */
-    bool no_expanded; /* without the cache of expanded keys */
-    int slots;        /* expert slots, 0: all records */
+    int threads;                   /* 0: 1 */
+    int chunk;                     /* largest chunk, 0: 64 */
+    uint64_t ctx;                  /* 0: 512 */
+    unsigned cpu;                  /* feature mask, as far as this machine has it */
+    bool reference;                /* C kernels only: cpu is taken as 0 */
+    bool no_expanded;              /* without the cache of expanded keys */
+    int slots;                     /* expert slots, 0: all records */
+    const struct sl_read_ops *ops; /* of the store, NULL: plain reads */
 };
 
 struct golden_engine {
