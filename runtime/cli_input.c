@@ -133,8 +133,8 @@ static bool has_suffix(const char *s, const char *suffix)
 
 int sl_input_ids_file(struct sl_ids *out, const char *path, int n_vocab, struct sl_err *err)
 {
-    char *text;
-    size_t len;
+    char *text = NULL;
+    size_t len = 0;
     int rc = sl_input_text(&text, &len, path, err);
     if (rc) return rc;
     size_t width = has_suffix(path, ".u16") ? 2 : has_suffix(path, ".u32") ? 4 : 0;

@@ -274,11 +274,9 @@ static int open_ref(sluice_pack **p, sluice_session **s, const char *path, sluic
     if (rc) return rc;
     if (sluice_vocab_size(*p) != vocab) {
         struct sl_err err = {0};
-        e->code = sl_fail(&err, SL_E_PACK, path, "vocab_size", "%d, the pack under test has %d",
-                          sluice_vocab_size(*p), vocab);
-        e->exit_status = sl_exit_status(e->code);
-        memcpy(e->text, err.text, sizeof e->text);
-        return e->code;
+        rc = sl_fail(&err, SL_E_PACK, path, "vocab_size", "%d, the pack under test has %d",
+                     sluice_vocab_size(*p), vocab);
+        return sl_engine_give(e, &err, rc);
     }
     rc = sluice_plan(*p, &opts, &plan, e);
     if (rc) return rc;

@@ -323,6 +323,20 @@ static int run_session(sluice_session *s, const sluice_pack *p, const struct run
     return status;
 }
 
+/* A prompt that cannot fit is refused before a trunk is loaded for it. */
+static int open_session(sluice_session **s, sluice_pack *p, const sluice_options *opts,
+                        size_t n_prompt, sluice_error *e)
+{
+    sluice_plan_info plan;
+    struct sl_err err = {0};
+    int rc = sluice_plan(p, opts, &plan, e);
+    if (rc) return rc;
+    if (n_prompt <= plan.ctx) return sluice_session_open(s, p, opts, e);
+    rc = sl_fail(&err, SL_E_CTX, NULL, NULL, "prompt: %zu tokens, --ctx is %llu", n_prompt,
+                 (unsigned long long)plan.ctx);
+    return sl_engine_give(e, &err, rc);
+}
+
 int sl_cmd_run(int argc, char **argv)
 {
     struct run_flags f;
@@ -337,19 +351,12 @@ int sl_cmd_run(int argc, char **argv)
     sluice_pack *p = NULL;
     sluice_session *s = NULL;
     if (sluice_pack_open(&p, pos[0], &opts, &e)) return sl_engine_fail(&e);
-    sluice_plan_info plan;
     if (prompt_ids(&prompt, &f, p, &err)) {
         status = sl_cmd_fail(&err);
     } else if (!prompt.n && !f.load_state) {
         fprintf(stderr, "sluice run: the prompt is empty; see 'sluice run --help'\n");
         status = 2;
-    } else if (sluice_plan(p, &opts, &plan, &e)) {
-        status = sl_engine_fail(&e);
-    } else if (prompt.n > plan.ctx) { /* said before a trunk is loaded */
-        sl_fail(&err, SL_E_CTX, NULL, NULL, "prompt: %zu tokens, --ctx is %llu", prompt.n,
-                (unsigned long long)plan.ctx);
-        status = sl_cmd_fail(&err);
-    } else if (sluice_session_open(&s, p, &opts, &e)) {
+    } else if (open_session(&s, p, &opts, prompt.n, &e)) {
         status = sl_engine_fail(&e);
     } else {
         status = run_session(s, p, &f, &prompt);

@@ -29,8 +29,8 @@ static int open_tokenizer(struct sl_tokenizer **out, const char *dir, struct sl_
     cJSON *root = NULL;
     const cJSON *config;
     struct sl_config *c = malloc(sizeof *c);
-    int rc = c ? sl_json_read(&root, manifest, MANIFEST_MAX_BYTES, SL_E_PACK, err)
-               : sl_fail(err, SL_E_NOMEM, manifest, NULL, "no memory");
+    if (!c) return sl_fail(err, SL_E_NOMEM, manifest, NULL, "no memory");
+    int rc = sl_json_read(&root, manifest, MANIFEST_MAX_BYTES, SL_E_PACK, err);
     if (!rc) rc = sl_json_obj(root, "config", &config, manifest, SL_E_PACK, err);
     if (!rc) rc = sl_config_from_json(c, config, manifest, SL_E_PACK, err);
     if (!rc) rc = sl_tokenizer_open(out, tokenizer, c->vocab_size, SL_E_PACK, err);

@@ -12,6 +12,7 @@
 #include "base/arena.h"
 #include "base/pool.h"
 #include "offload/store.h"
+#include "runtime/engine_error.h"
 #include "runtime/graph.h"
 #include "runtime/sampling.h"
 #include "runtime/sluice.h"
@@ -88,9 +89,6 @@ struct sluice_session {
 /* Checks o (NULL: all defaults) against the model and fills out. SL_E_ARG names option and value. */
 int sl_engine_options(const struct sl_config *c, const sluice_options *o,
                       struct sl_engine_opts *out, struct sl_err *err);
-
-/* Copies an internal error to the public one (may be NULL) and returns rc. */
-int sl_engine_give(sluice_error *out, const struct sl_err *err, int rc);
 
 /* Prices a session (design section 5). out->info is filled also when SL_E_BUDGET is returned. */
 int sl_engine_plan(struct sluice_pack *p, const struct sl_engine_opts *o,

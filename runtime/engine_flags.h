@@ -7,6 +7,7 @@
 
 #include <cjson/cJSON.h>
 #include "runtime/args.h"
+#include "runtime/engine_error.h"
 #include "runtime/sluice.h"
 
 struct sl_engine_flags {
@@ -29,9 +30,6 @@ void sl_engine_stats_json(cJSON *obj, const sluice_session *s);
 struct sl_err;
 int sl_engine_stats_save(const struct sl_engine_flags *f, const sluice_session *s,
                          struct sl_err *err);
-
-/* Public error to the CLI's: prints and returns the exit status. */
-int sl_engine_fail(const sluice_error *e);
 
 /* tokens / seconds, 0 when nothing was timed */
 double sl_rate(uint64_t tokens, double seconds);

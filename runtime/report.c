@@ -118,7 +118,9 @@ static int render(cJSON *obj, char **text, struct sl_err *err)
 {
     *text = cJSON_IsObject(obj) ? cJSON_PrintUnformatted(obj) : NULL;
     cJSON_Delete(obj);
-    return *text ? 0 : sl_fail(err, SL_E_NOMEM, NULL, NULL, "no memory for the JSON report");
+    if (*text) return 0;
+    sl_fail(err, SL_E_NOMEM, NULL, NULL, "no memory for the JSON report");
+    return SL_E_NOMEM;
 }
 
 int sl_report_print(cJSON *obj, struct sl_err *err)
