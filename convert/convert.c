@@ -150,8 +150,8 @@ static int finish_leftover(struct run *r)
 static int check_opts(struct run *r)
 {
     const struct sl_convert_opts *o = &r->o;
-    if (o->experts != SL_FMT_M4 && o->experts != SL_FMT_MXFP4)
-        return sl_fail(r->err, SL_E_ARG, NULL, "--experts", "%s: this build writes m4 and mxfp4",
+    if (!sl_fmt_is_expert(o->experts))
+        return sl_fail(r->err, SL_E_ARG, NULL, "--experts", "%s: not a format for experts",
                        sl_fmt_name(o->experts));
     if (o->trunk != SL_FMT_BF16 && o->trunk != SL_FMT_T8)
         return sl_fail(r->err, SL_E_ARG, NULL, "--trunk", "%s: this build writes bf16 and t8",
@@ -358,8 +358,8 @@ static int write_trunk_unit(struct run *r, const struct sl_unit *u)
     }
     if (ftruncate(r->trunk_fd, (off_t)u->range->offset))
         return sl_fail_errno(r->err, SL_E_IO, errno, r->trunk_path, "truncate");
-    rc = sl_write_range(r->plan, u->file, u->range, r->trunk_fd, "trunk.bin", r->jobs, r->progress,
-                        r->err);
+    rc = sl_write_range(r->plan, u->file, u->range, r->trunk_fd, r->trunk_path, r->jobs,
+                        r->progress, r->err);
     if (!rc && fdatasync(r->trunk_fd))
         rc = sl_fail_errno(r->err, SL_E_IO, errno, r->trunk_path, "sync");
     /* Room for whoever needs it; what is finished stays. */
@@ -372,7 +372,8 @@ static int write_vision_unit(struct run *r, const struct sl_unit *u)
     int fd;
     int rc = sl_tmp_open(&fd, r->vision_path, false, r->err);
     if (rc) return rc;
-    rc = sl_write_range(r->plan, u->file, u->range, fd, "vision.bin", r->jobs, r->progress, r->err);
+    rc = sl_write_range(r->plan, u->file, u->range, fd, r->vision_path, r->jobs, r->progress,
+                        r->err);
     if (!rc) return sl_tmp_publish(fd, r->vision_path, r->err);
     sl_tmp_discard(fd, r->vision_path);
     return rc;

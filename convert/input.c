@@ -73,6 +73,11 @@ bool sl_input_add_extra(struct sl_input *in, const char *dir, const char *name)
     return true;
 }
 
+const char *sl_input_file(const struct sl_input *in, const struct sl_in_tensor *t)
+{
+    return t->shard >= 0 ? in->source->shards[t->shard].name : in->pack->dir;
+}
+
 int sl_input_copy_extras(const struct sl_input *in, const char *dir, struct sl_err *err)
 {
     char path[SL_PATH_MAX];

@@ -76,13 +76,13 @@ static int cut(const struct sl_plan_file *f, const struct sl_plan_range *r, uint
 }
 
 /* units rows of bf16 at src to t8 rows at dst. */
-static int encode_t8(const struct sl_plan_tensor *t, const struct strip *s, const uint8_t *src,
-                     uint8_t *dst, struct sl_err *err)
+static int encode_t8(const struct range_job *k, const struct sl_plan_tensor *t,
+                     const struct strip *s, const uint8_t *src, uint8_t *dst, struct sl_err *err)
 {
     for (uint64_t r = 0; r < s->units; r++) {
         int bad = sl_t8_encode_bf16(src + r * t->src_unit, t->cols, dst + r * t->dst_unit);
         if (bad >= 0)
-            return sl_fail(err, SL_E_SOURCE, t->src.name, NULL,
+            return sl_fail(err, SL_E_SOURCE, sl_input_file(k->in, &t->src), t->src.name,
                            "row %llu, column %d: not finite, or too large for t8",
                            (unsigned long long)(s->unit0 + r), bad);
     }
@@ -108,7 +108,7 @@ static int write_strip(void *ctx, int task, uint8_t *buf, struct sl_err *err)
         rc = read_checked(k, t, s, src, err);
         if (rc) return rc;
         if (t->src.has_crc) s->src_crc32 = sl_crc32(0, src, s->units * t->src_unit);
-        rc = encode_t8(t, s, src, buf, err);
+        rc = encode_t8(k, t, s, src, buf, err);
         if (rc) return rc;
         uint64_t n = s->units * t->dst_unit;
         memset(buf + n, 0, s->bytes - n);
@@ -126,8 +126,8 @@ static int write_strip(void *ctx, int task, uint8_t *buf, struct sl_err *err)
             memset(at + t->bytes, 0, padded(t) - t->bytes);
             t->crc32 = sl_crc32(0, at, t->bytes);
             if (t->src.has_crc && t->crc32 != t->src.crc32)
-                return sl_fail(err, SL_E_PACK, k->name, t->src.name, "crc32 %08x, expected %08x",
-                               t->crc32, t->src.crc32);
+                return sl_fail(err, SL_E_PACK, sl_input_file(k->in, &t->src), t->src.name,
+                               "crc32 %08x, expected %08x", t->crc32, t->src.crc32);
             at += padded(t);
         }
     }
@@ -158,8 +158,8 @@ static int combine(struct range_job *k, struct sl_err *err)
         }
         t->crc32 = crc;
         if (t->src.has_crc && src_crc != t->src.crc32)
-            return sl_fail(err, SL_E_PACK, k->name, t->src.name,
-                           "crc32 of the input is %08x, expected %08x", src_crc, t->src.crc32);
+            return sl_fail(err, SL_E_PACK, sl_input_file(k->in, &t->src), t->src.name,
+                           "crc32 %08x, expected %08x", src_crc, t->src.crc32);
     }
     return 0;
 }
