@@ -37,8 +37,9 @@ int sl_graph_open(struct sl_graph **out, const struct sl_model *m, const struct 
         return sl_fail(err, SL_E_ARG, NULL, "chunk and ctx",
                        "%d tokens and %llu positions; 1 to %d and 1 to %d are possible",
                        o->max_chunk, (unsigned long long)o->max_ctx, MAX_CHUNK, INT32_MAX);
-    if (store && sl_store_max_request(store) < 1)
-        return sl_fail(err, SL_E_ARG, NULL, "expert slots", "the store has none");
+    for (int l = 0; l < m->cfg.n_layers; l++)
+        if (m->layers[l].is_moe && (!store || sl_store_max_request(store) < 1))
+            return sl_fail(err, SL_E_ARG, NULL, "expert slots", "layer %d needs some", l);
     const int n_threads = pool ? sl_pool_threads(pool) : 1;
     const uint64_t bytes = sl_graph_bytes(&m->cfg, o, n_threads);
     unsigned char *base = sl_arena_alloc(arena, bytes, 64);
