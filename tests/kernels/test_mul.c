@@ -114,7 +114,7 @@ static void fill_mx(struct matrix *x, enum weights kind, const struct sl_planes 
 static struct matrix make(enum sl_fmt fmt, int rows, int cols, enum weights kind)
 {
     struct sl_planes p;
-    struct matrix x = {{fmt, rows, cols, NULL, NULL, NULL, NULL}, NULL, NULL, NULL};
+    struct matrix x = {.m = {.fmt = fmt, .rows = rows, .cols = cols}};
     assert_true(sl_fmt_planes(fmt, (uint64_t)rows, (uint64_t)cols, &p));
     x.codes = kc_bytes(p.codes);
     x.scales = kc_bytes(p.scales);
