@@ -36,10 +36,9 @@ static ssize_t faulty_pread(void *ctx, int fd, void *buf, size_t n, off_t off)
         break;
     }
     if (hit.kind == FR_GATE) {
-        r->waiting++;
+        r->arrived++;
         pthread_cond_broadcast(&r->changed);
         while (!r->gate_open) pthread_cond_wait(&r->changed, &r->lock);
-        r->waiting--;
     }
     if (r->seed) {
         if ((int)(next(r) % 1000) < r->permille_intr) fail = EINTR;
@@ -93,6 +92,7 @@ void fr_clear(struct faulty_reader *r)
     pthread_mutex_lock(&r->lock);
     memset(r->rules, 0, sizeof r->rules);
     r->gate_open = false;
+    r->arrived = 0;
     pthread_mutex_unlock(&r->lock);
 }
 
@@ -107,7 +107,7 @@ void fr_open_gate(struct faulty_reader *r)
 void fr_wait_at_gate(struct faulty_reader *r, int n)
 {
     pthread_mutex_lock(&r->lock);
-    while (r->waiting < n) pthread_cond_wait(&r->changed, &r->lock);
+    while (r->arrived < n) pthread_cond_wait(&r->changed, &r->lock);
     pthread_mutex_unlock(&r->lock);
 }
 

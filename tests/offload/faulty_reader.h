@@ -29,7 +29,7 @@ struct faulty_reader {
     struct sl_read_ops ops; /* hand this to the store; ops.ctx is the reader itself */
     struct fr_rule rules[8];
     bool gate_open;
-    int waiting, reads; /* at the gate; calls so far */
+    int arrived, reads; /* ever at the gate; calls so far */
     /* Random mode, on top of the rules. */
     uint64_t seed;
     int permille_errno, permille_short, permille_intr, max_delay_us;
@@ -42,9 +42,10 @@ void fr_init(struct faulty_reader *r);
 void fr_free(struct faulty_reader *r);
 void fr_add(struct faulty_reader *r, enum fr_kind kind, uint64_t from, uint64_t to, int64_t value,
             int times);
-void fr_clear(struct faulty_reader *r); /* all rules gone, gate shut */
+void fr_clear(struct faulty_reader *r); /* all rules gone, gate shut, none arrived */
 void fr_open_gate(struct faulty_reader *r);
-void fr_wait_at_gate(struct faulty_reader *r, int n); /* until n reads wait there */
+void fr_wait_at_gate(struct faulty_reader *r,
+                     int n); /* until n reads have come to it since clear */
 int fr_reads(struct faulty_reader *r);
 
 #endif
