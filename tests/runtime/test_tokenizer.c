@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -319,6 +320,52 @@ static void test_interrupt(void **state)
     sl_tokenizer_close(t);
 }
 
+struct sharer {
+    const struct sl_tokenizer *t;
+    const struct tok_text *x;
+    struct sl_ids ids;
+    int rc;
+};
+
+static void *share(void *arg)
+{
+    struct sharer *s = arg;
+    for (int i = 0; i < 3 && !s->rc; i++) {
+        s->ids.n = 0;
+        s->rc = sl_tokenizer_encode_markup(s->t, s->x->s, s->x->n, &s->ids, NULL);
+    }
+    return NULL;
+}
+
+static void test_threads_share_a_tokenizer(void **state)
+{
+    (void)state;
+    struct tok_rng r = tok_seeded();
+    struct sl_tokenizer *t = open_one();
+    struct tok_text x = {0};
+    char buf[3000];
+    while (x.n < 100000) tok_add(&x, buf, random_mix(t, &r, buf, sizeof buf));
+    struct sl_ids want = {0};
+    tok_encode(t, true, x.s, x.n, &want);
+    enum { THREADS = 4 };
+    struct sharer s[THREADS];
+    pthread_t id[THREADS];
+    for (int i = 0; i < THREADS; i++) {
+        s[i] = (struct sharer){.t = t, .x = &x};
+        assert_int_equal(pthread_create(&id[i], NULL, share, &s[i]), 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        assert_int_equal(pthread_join(id[i], NULL), 0);
+        assert_int_equal(s[i].rc, 0);
+        assert_int_equal(s[i].ids.n, want.n);
+        assert_memory_equal(s[i].ids.v, want.v, want.n * sizeof *want.v);
+        sl_ids_free(&s[i].ids);
+    }
+    sl_ids_free(&want);
+    tok_text_free(&x);
+    sl_tokenizer_close(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -331,6 +378,7 @@ int main(void)
         cmocka_unit_test(test_long_near_misses),
         cmocka_unit_test(test_ids_outside),
         cmocka_unit_test(test_interrupt),
+        cmocka_unit_test(test_threads_share_a_tokenizer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
