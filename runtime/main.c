@@ -15,7 +15,6 @@ struct command {
 static const struct command commands[] = {
     {"convert", sl_cmd_convert, "turn a checkpoint into a pack"},
     {"inspect", sl_cmd_inspect, "what a checkpoint or a pack holds"},
-    {"verify", sl_cmd_verify, "whether a pack is whole, and what is not"},
     {"verify", sl_cmd_verify, "check a pack: structure and sizes, or every checksum"},
     {"export", sl_cmd_export, "turn a lossless pack back into a checkpoint"},
     {"run", sl_cmd_run, "continue a prompt"},
