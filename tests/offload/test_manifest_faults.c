@@ -30,7 +30,19 @@ static cJSON *at_path(cJSON *root, const char *path, cJSON **parent, char last[1
     return node;
 }
 
-/* change: NULL deletes, "+N" or "-N" adds to a number, "=NAME" renames, else JSON that replaces. */
+/* fresh in the place of node, or added where there is none. */
+static void replace(cJSON *parent, const char *key, cJSON *node, cJSON *fresh)
+{
+    assert_non_null(fresh);
+    if (node && cJSON_IsArray(parent))
+        assert_true(cJSON_ReplaceItemInArray(parent, atoi(key), fresh));
+    else if (node)
+        assert_true(cJSON_ReplaceItemInObjectCaseSensitive(parent, key, fresh));
+    else
+        assert_true(cJSON_AddItemToObject(parent, key, fresh));
+}
+
+/* change: NULL deletes, "+N" adds to a number, "=NAME" renames, else JSON that replaces. */
 static void change_json(cJSON *root, const char *path, const char *change)
 {
     cJSON *parent;
@@ -39,22 +51,15 @@ static void change_json(cJSON *root, const char *path, const char *change)
     if (!change) {
         assert_non_null(node);
         cJSON_Delete(cJSON_DetachItemViaPointer(parent, node));
-    } else if (*change == '+' || *change == '-') {
+    } else if (*change == '+') {
         assert_true(cJSON_IsNumber(node));
-        double sum = cJSON_GetNumberValue(node) + atof(change);
-        assert_true(cJSON_ReplaceItemInObjectCaseSensitive(parent, key, cJSON_CreateNumber(sum)));
+        replace(parent, key, node,
+                cJSON_CreateNumber(cJSON_GetNumberValue(node) + atof(change + 1)));
     } else if (*change == '=') {
         assert_non_null(node);
         cJSON_AddItemToObject(parent, change + 1, cJSON_DetachItemViaPointer(parent, node));
     } else {
-        cJSON *fresh = cJSON_Parse(change);
-        assert_non_null(fresh);
-        if (node && cJSON_IsArray(parent))
-            assert_true(cJSON_ReplaceItemInArray(parent, atoi(key), fresh));
-        else if (node)
-            assert_true(cJSON_ReplaceItemInObjectCaseSensitive(parent, key, fresh));
-        else
-            assert_true(cJSON_AddItemToObject(parent, key, fresh));
+        replace(parent, key, node, cJSON_Parse(change));
     }
 }
 
@@ -84,7 +89,7 @@ static const struct {
     {"layers/2/offset", "+4096", "outside the range of its layer", "model.layers.2.input"},
     {"layers/2", "[]", "offset", "missing"},
     {"globals/bytes", "1e15", "globals", "trunk.bin has"},
-    {"globals/bytes", "-4096", "outside the range of the globals", "lm_head.weight"},
+    {"globals/bytes", "+-4096", "outside the range of the globals", "lm_head.weight"},
     {"banks/3", NULL, "banks", "3 entries for 4"},
     {"banks/2", "null", "banks[2]", "layer 2 has routed experts"},
     {"banks/2", "2", "banks[2]", "object"},
@@ -110,7 +115,7 @@ static const struct {
     {QPRJ "/shape", "[2147483647,2147483647,2147483647,2147483647]", "q_proj", "impossible"},
     {QPRJ "/shape", "[65536,65536,1073741824,2]", "q_proj", "impossible"},
     {NORM "/offset", "+64", "model.norm.weight", "multiple of 4096"},
-    {NORM "/offset", "-4096", "lies inside", "model.embed_tokens.weight"},
+    {NORM "/offset", "+-4096", "lies inside", "model.embed_tokens.weight"},
     {HEAD "/offset", "+40960", "lm_head.weight", "trunk.bin has"},
     {HEAD "/offset", "9007199254736896", "lm_head.weight", "trunk.bin has"},
     {HEAD "/offset", "9007199254740994", "offset", "9007199254740994"},
@@ -126,10 +131,10 @@ static const struct {
     {QPRJ, "=model.layers.99999999999.q", "no such layer", "the model has 4"},
     {QPRJ, "=other", "other", "outside the range of the globals"},
     {"trunk_bytes", "+4096", "trunk.bin", "it is cut"},
-    {"trunk_bytes", "-4096", "globals", "trunk.bin has"},
+    {"trunk_bytes", "+-4096", "globals", "trunk.bin has"},
     {"slot_bytes", "8192", "experts/L001.bank: expert 0", "slot_bytes of the pack is 8192"},
     {"slot_bytes", "16384", "slot_bytes", "largest record of the banks has 12288"},
-    {"vision_bytes", "-4096", "vision", "vision.bin has"},
+    {"vision_bytes", "+-4096", "vision", "vision.bin has"},
     {"vision_bytes", "+1", "vision.bin", "it is cut"},
     {"vision/mm_projector.proj.0.weight/fmt", "\"t8\"", "mm_projector", "vision.bin may hold"},
     {"vision/model.norm.weight",
