@@ -1,5 +1,5 @@
 /* Helpers of the kernel tests; see kernel_check.h. xorshift64* as the random stream. */
-#include "kernel_check.h"
+#include "tests/kernels/kernel_check.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-#include "kernel_check.h"
+#include "tests/kernels/kernel_check.h"
 
 static void names(void **s)
 {

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <cmocka.h>
-#include "kernel_check.h"
+#include "tests/kernels/kernel_check.h"
 #include "kernels/block_mxfp4.h"
 #include "kernels/half.h"
 #include "kernels/mx_table.h"

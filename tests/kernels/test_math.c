@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <cmocka.h>
-#include "kernel_check.h"
+#include "tests/kernels/kernel_check.h"
 
 typedef void (*unary)(float *y, const float *x, int n);
 enum { BATCH = 4096 };

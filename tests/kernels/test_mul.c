@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-#include "kernel_check.h"
+#include "tests/kernels/kernel_check.h"
 #include "kernels/half.h"
 #include "kernels/reference.h"
 

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <cmocka.h>
-#include "kernel_check.h"
+#include "tests/kernels/kernel_check.h"
 
 static int next_n(int n)
 {
