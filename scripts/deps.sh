@@ -1,14 +1,16 @@
 #!/bin/sh
 # Installs the Debian or Ubuntu packages that the build and its tests need, as root or through a sudo
-# that asks nothing; otherwise prints the command and fails. Arguments: lint, aarch64 add those sets.
+# that asks nothing; otherwise prints the command and fails. Arguments: lint, aarch64 and
+# extra (clang, python3 and git for the second opinions of .ci/run) add those sets.
 set -u
 packages="gcc libc6-dev make libcjson-dev zlib1g-dev libpcre2-dev libmd-dev libcmocka-dev"
 for set in "$@"; do
     case $set in
     lint) packages="$packages clang-format clang-tidy" ;;
     aarch64) packages="$packages gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static" ;;
+    extra) packages="$packages clang python3 git" ;;
     *)
-        echo "deps.sh: unknown set '$set' (lint, aarch64)" >&2
+        echo "deps.sh: unknown set '$set' (lint, aarch64, extra)" >&2
         exit 2
         ;;
     esac
