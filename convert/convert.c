@@ -59,23 +59,10 @@ static bool exists(const char *path)
     return !lstat(path, &st);
 }
 
-static bool only_work_folder(const char *path, int *sys_errno)
-{
-    DIR *d = opendir(path);
-    bool only = true;
-    *sys_errno = d ? 0 : errno;
-    for (struct dirent *e; d && (e = readdir(d));)
-        if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..") && strcmp(e->d_name, ".convert"))
-            only = false;
-    if (d) closedir(d);
-    return d && only;
-}
-
 static int look_at_dst(const struct run *r, enum dst_state *state)
 {
     struct stat st;
     char journal[SL_PATH_MAX];
-    int e;
 
     *state = DST_NEW;
     if (stat(r->dst, &st)) {
@@ -92,8 +79,9 @@ static int look_at_dst(const struct run *r, enum dst_state *state)
         *state = DST_RESUME;
         return 0;
     }
-    if (only_work_folder(r->dst, &e)) return 0;
-    if (e) return sl_fail_errno(r->err, SL_E_IO, e, r->dst, "look at");
+    int n = sl_count_entries(r->dst, ".convert");
+    if (n < 0) return sl_fail_errno(r->err, SL_E_IO, errno, r->dst, "look at");
+    if (!n) return 0;
     return sl_fail(r->err, SL_E_ARG, r->dst, NULL,
                    "is not empty and holds no unfinished conversion");
 }
@@ -104,7 +92,8 @@ static int remove_work(const struct run *r)
     char path[SL_PATH_MAX];
     DIR *d = opendir(r->work);
     for (struct dirent *e; d && (e = readdir(d));)
-        if (strcmp(e->d_name, "journal") && sl_path_join(path, r->work, e->d_name)) unlink(path);
+        if (strcmp(e->d_name, "journal") != 0 && sl_path_join(path, r->work, e->d_name))
+            unlink(path);
     if (d) closedir(d);
     if (sl_path_join(path, r->work, "journal")) unlink(path);
     if (rmdir(r->work) && errno != ENOENT)
@@ -122,7 +111,7 @@ static uint64_t size_of(const char *path)
 static int finish_leftover(struct run *r)
 {
     int rc = sl_journal_open(&r->journal, r->work, r->err);
-    if (rc) return rc;
+    if (rc || !r->journal) return rc;
     r->begin = sl_resume_begin(NULL, &r->o);
     if (!r->begin) return sl_fail(r->err, SL_E_NOMEM, r->dst, NULL, "out of memory");
     if (r->o.dry_run ||

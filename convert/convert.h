@@ -14,7 +14,7 @@
 #include "kernels/format.h"
 
 struct sl_convert_opts {
-    enum sl_fmt experts;          /* SL_FMT_M4 (default) or SL_FMT_MXFP4 */
+    enum sl_fmt experts;          /* SL_FMT_M4 (default), MXFP4, or a trellis format (lossy) */
     enum sl_fmt trunk;            /* SL_FMT_BF16 or SL_FMT_T8 */
     int jobs;                     /* 0: one per core */
     const char *const *bank_dirs; /* NULL/0: DST/experts */

@@ -16,6 +16,7 @@
 
 #include "base/file.h"
 #include "base/size.h"
+#include "convert/trellis_bank.h"
 #include "quant/m4.h"
 
 struct bank_job {
@@ -23,6 +24,7 @@ struct bank_job {
     const struct sl_plan_bank *b;
     struct sl_progress *progress;
     struct sl_bank_entry *entries; /* [n_experts] */
+    const struct sl_trellis_bank *trellis; /* NULL for lossless formats */
     int group, n_groups, ahead;
     int fd;
 };
@@ -36,7 +38,8 @@ static int not_equal(const struct bank_job *k, int expert, int m, const char *wh
                    what);
 }
 
-/* src to the record of layout e, zero padded. check[scales of one matrix] is for decoding. */
+/* src to the record of layout e, zero padded. check: scales of one matrix for decoding, or the work
+ * memory of a trellis encoder. */
 static int fill_record(const struct bank_job *k, int expert, const struct sl_bank_entry *e,
                        const struct sl_in_expert *src, uint8_t *record, uint8_t *check,
                        struct sl_err *err)
@@ -45,6 +48,10 @@ static int fill_record(const struct bank_job *k, int expert, const struct sl_ban
     size_t where;
 
     memset(record, 0, e->bytes);
+    for (int m = 0; k->trellis && m < SL_N_MATS; m++)
+        if (sl_e8m0_has_nan(src->scales[m], sl_mat_scales_bytes(c, m), &where))
+            return not_equal(k, expert, m, "a scale byte of 255 appeared", err);
+    if (k->trellis) return sl_trellis_fill(k->trellis, k->p, e, src, record, check, err);
     for (int m = 0; m < SL_N_MATS; m++) {
         const struct sl_plane_offsets *o = &e->planes[m][0];
         int rows = sl_mat_rows(c, m);
@@ -93,6 +100,7 @@ static int write_group(void *ctx, int task, uint8_t *buf, struct sl_err *err)
     uint64_t check_bytes = sl_mat_scales_bytes(&in->cfg, SL_GATE);
     if (sl_mat_scales_bytes(&in->cfg, SL_DOWN) > check_bytes)
         check_bytes = sl_mat_scales_bytes(&in->cfg, SL_DOWN);
+    if (k->trellis) check_bytes = sl_trellis_work_bytes(k->p);
     uint8_t *records = check + sl_align_up(check_bytes, SL_PAGE);
     int first = task * k->group;
     int end = first + k->group;
@@ -158,6 +166,12 @@ int sl_write_bank(const struct sl_plan *p, const struct sl_plan_bank *b, struct 
         k.entries[x] = p->layout[b->escape[x]];
         k.entries[x].offset = at;
         at += k.entries[x].bytes;
+    }
+    struct sl_trellis_bank trellis;
+    if (sl_trellis_is(p->experts)) {
+        rc = sl_trellis_train(&trellis, p, b, jobs, err);
+        if (rc) goto out;
+        k.trellis = &trellis;
     }
     rc = sl_tmp_open(&k.fd, b->path, false, err);
     if (rc) goto out;

@@ -6,6 +6,7 @@
  * in which the source stores its tensors. */
 #define _GNU_SOURCE
 #include "convert/plan_pack.h"
+#include "convert/trellis_bank.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -257,6 +258,7 @@ uint64_t sl_plan_job_bytes(const struct sl_plan *p)
     for (int m = 0; m < SL_N_MATS; m++)
         if (sl_mat_scales_bytes(&p->in->cfg, m) > scales)
             scales = sl_mat_scales_bytes(&p->in->cfg, m);
+    if (sl_trellis_work_bytes(p) > scales) scales = sl_trellis_work_bytes(p);
     uint64_t bank = sl_align_up(p->in->scratch_bytes, SL_PAGE) + sl_align_up(scales, SL_PAGE) +
                     (uint64_t)sl_plan_group(p) * p->record_max;
     if (b > a) a = b;

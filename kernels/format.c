@@ -35,9 +35,14 @@ enum sl_fmt sl_fmt_by_name(const char *s)
     return SL_FMT_NONE;
 }
 
+static bool is_trellis(enum sl_fmt fmt)
+{
+    return fmt == SL_FMT_W36 || fmt == SL_FMT_P36 || fmt == SL_FMT_W26 || fmt == SL_FMT_W16;
+}
+
 bool sl_fmt_is_expert(enum sl_fmt fmt)
 {
-    return fmt == SL_FMT_MXFP4 || fmt == SL_FMT_M4;
+    return fmt == SL_FMT_MXFP4 || fmt == SL_FMT_M4 || is_trellis(fmt);
 }
 
 bool sl_fmt_is_trunk(enum sl_fmt fmt)
@@ -83,6 +88,17 @@ bool sl_fmt_planes(enum sl_fmt fmt, uint64_t rows, uint64_t cols, struct sl_plan
     }
     if (!sl_fmt_is_expert(fmt) || cols % SL_MX_BLOCK) return false;
     uint64_t blocks = cols / SL_MX_BLOCK;
+    if (is_trellis(fmt)) {
+        uint64_t code_bytes =
+            fmt == SL_FMT_W36 ? 12 : 8; /* a word, and plain bits behind all words */
+        uint64_t words = fmt == SL_FMT_W16 ? blocks / 2 + blocks % 2 : blocks;
+        if (!sl_mul_u64(words, code_bytes, &n) || !sl_mul_u64(rows, n, &p.codes)) return false;
+        if (!sl_mul_u64(rows, blocks / 2 + blocks % 2, &p.scales)) return false;
+        if (!sl_mul_u64(rows, 2, &p.row_scales)) return false;
+        p.table = fmt == SL_FMT_W36 ? 128 : 64;
+        *out = p;
+        return true;
+    }
     if (!sl_mul_u64(rows, cols / 2, &p.codes)) return false;
     if (fmt == SL_FMT_M4) {
         p.row_scales = rows;
@@ -91,4 +107,12 @@ bool sl_fmt_planes(enum sl_fmt fmt, uint64_t rows, uint64_t cols, struct sl_plan
     if (!sl_mul_u64(rows, blocks, &p.scales)) return false;
     *out = p;
     return true;
+}
+
+void sl_fmt_fine_planes(enum sl_fmt fmt, uint64_t rows, uint64_t cols, struct sl_planes *out)
+{
+    *out = (struct sl_planes){0, 0, 0, 0};
+    if (fmt != SL_FMT_P36) return;
+    out->codes = rows * (cols / SL_MX_BLOCK) * 4; /* half of the words that were accepted */
+    out->table = 128;
 }

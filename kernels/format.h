@@ -48,5 +48,8 @@ bool sl_fmt_is_trunk(enum sl_fmt fmt);
 bool sl_fmt_planes(enum sl_fmt fmt, uint64_t rows, uint64_t cols, struct sl_planes *out);
 /* Bytes of one row for plain and trunk formats, 0 for the others. */
 uint64_t sl_fmt_row_bytes(enum sl_fmt fmt, uint64_t cols);
+/* The refinement plane set of a format that has one (p36: codes and table), all 0 for the others. Call
+ * after sl_fmt_planes has accepted the shape. */
+void sl_fmt_fine_planes(enum sl_fmt fmt, uint64_t rows, uint64_t cols, struct sl_planes *out);
 
 #endif

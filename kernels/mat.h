@@ -12,6 +12,8 @@ struct sl_mat {
     const uint8_t *scales;     /* NULL when the format has none */
     const uint8_t *row_scales; /* NULL when the format has none */
     const uint8_t *table;      /* NULL when the format has none */
+    const uint8_t *fine_codes; /* refinement planes of p36; NULL: the base reading */
+    const uint8_t *fine_table;
 };
 
 #endif

@@ -5,6 +5,7 @@
 #include <assert.h>
 #include "kernels/block_m4.h"
 #include "kernels/block_t8.h"
+#include "kernels/block_w.h"
 #include "kernels/half.h"
 #include "kernels/reference.h"
 
@@ -36,6 +37,39 @@ static void decode_mx(const struct sl_mat *w, int row, int col0, int n, float *o
     }
 }
 
+static uint64_t load_bytes(const uint8_t *p, int n)
+{
+    uint64_t v = 0;
+    for (int i = 0; i < n; i++) v |= (uint64_t)p[i] << 8 * i;
+    return v;
+}
+
+/* block_w.h, "w = row * (S * T[index])". */
+static void decode_w(const struct sl_mat *w, int row, int col0, int n, float *out)
+{
+    const size_t r = (size_t)row, blocks = (size_t)(w->cols / SL_W_BLOCK);
+    const int k = w->fmt == SL_FMT_W16 ? 1 : 2, unit = 64 / k;
+    const size_t words = (blocks * SL_W_BLOCK + (size_t)unit - 1) / (size_t)unit;
+    const uint8_t *codes = w->codes + r * words * 8;
+    const uint8_t *plain = w->fmt == SL_FMT_W36 ? w->codes + (size_t)w->rows * words * 8
+                                                : w->fine_codes; /* NULL without a plain bit */
+    const int8_t *table =
+        (const int8_t *)(w->fmt == SL_FMT_P36 && plain ? w->fine_table : w->table);
+    const uint8_t *scales = w->scales + r * ((blocks + 1) / 2);
+    const float scale = sl_f16_to_f32(load16(w->row_scales + r * 2));
+    for (int i = 0; i < n; i += SL_W_BLOCK) {
+        const int c = col0 + i, b = c / SL_W_BLOCK, u = c / unit, at = c % unit;
+        const int S = sl_w_scale(sl_w_nibble(scales, b));
+        const uint64_t word = load_bytes(codes + (size_t)u * 8, 8);
+        const uint32_t bits =
+            plain ? (uint32_t)load_bytes(plain + (r * blocks + (size_t)b) * 4, 4) : 0;
+        for (int j = 0; j < SL_W_BLOCK && i + j < n; j++) {
+            unsigned index = sl_trellis_window(word, at + j, k) | (bits >> j & 1) << 6;
+            out[i + j] = scale * (float)(S * table[index]);
+        }
+    }
+}
+
 void sl_mat_decode_cols(const struct sl_mat *w, int row, int col0, int n, float *out)
 {
     assert(row >= 0 && row < w->rows && col0 >= 0 && col0 % 32 == 0 && n >= 0 &&
@@ -43,6 +77,11 @@ void sl_mat_decode_cols(const struct sl_mat *w, int row, int col0, int n, float 
     const uint8_t *p = w->codes;
     if (w->fmt == SL_FMT_MXFP4 || w->fmt == SL_FMT_M4) {
         decode_mx(w, row, col0, n, out);
+        return;
+    }
+    if (w->fmt == SL_FMT_W26 || w->fmt == SL_FMT_W36 || w->fmt == SL_FMT_P36 ||
+        w->fmt == SL_FMT_W16) {
+        decode_w(w, row, col0, n, out);
         return;
     }
     p += (size_t)row * sl_fmt_row_bytes(w->fmt, (uint64_t)w->cols);

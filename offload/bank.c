@@ -101,7 +101,7 @@ static int check_entry(const struct sl_bank *b, uint32_t expert, uint64_t at,
     if (e->bytes > b->file_bytes - at)
         return sl_fail(err, SL_E_PACK, b->label, NULL,
                        "expert %u: record ends at %llu, the file at %llu", expert,
-                       (unsigned long long)(at + e->bytes), (unsigned long long)b->file_bytes);
+                       (unsigned long long)at + e->bytes, (unsigned long long)b->file_bytes);
     if (e->n_planes != want.n_planes)
         return bad_entry(err, b, expert, "n_planes", e->n_planes, want.n_planes);
     if (e->base_bytes != want.base_bytes)
@@ -239,5 +239,9 @@ void sl_record_views(const struct sl_bank_entry *e, const uint8_t *record, int l
             .row_scales = o->row_scales == SL_ABSENT ? NULL : record + o->row_scales,
             .table = o->table == SL_ABSENT ? NULL : record + o->table,
         };
+        const struct sl_plane_offsets *fine = &e->planes[m][1];
+        if (fine->codes == SL_ABSENT) continue;
+        out[m].fine_codes = record + fine->codes;
+        out[m].fine_table = record + fine->table;
     }
 }

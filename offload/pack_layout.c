@@ -4,8 +4,8 @@
  *
  * Writer and reader both call it: the writer to place bytes, the reader to refuse an index whose
  * offsets are not exactly these. Offsets follow from formats and shape alone, so nothing in a bank
- * needs to be believed. Formats of this version have one plane set; the refinement set of two-plane
- * formats starts on a page after the base planes of all three matrices. */
+ * needs to be believed. The refinement planes of p36 start on a page after the base planes of all
+ * three matrices. */
 #include "offload/pack_layout.h"
 
 #include <string.h>
@@ -52,11 +52,25 @@ int sl_record_layout(struct sl_bank_entry *e, const enum sl_fmt fmt[SL_N_MATS], 
         e->fmt[m] = (uint8_t)fmt[m];
     }
     at = sl_align_up(at, SL_PAGE);
+    e->n_planes = 1;
+    e->base_bytes = (uint32_t)at;
+    for (int m = 0; m < SL_N_MATS; m++) {
+        struct sl_planes p;
+        sl_fmt_fine_planes(fmt[m], (uint64_t)(m == SL_DOWN ? latent : width),
+                           (uint64_t)(m == SL_DOWN ? width : latent), &p);
+        if (!p.codes) continue;
+        struct sl_plane_offsets *o = &e->planes[m][1];
+        if (!place(&at, p.codes, &o->codes) || !place(&at, p.table, &o->table))
+            return sl_fail(err, SL_E_ARG, NULL, names[m],
+                           "an expert of %d x %d in format %s does not fit a 4 GiB record", width,
+                           latent, sl_fmt_name(fmt[m]));
+        e->n_planes = 2;
+    }
+    at = sl_align_up(at, SL_PAGE);
     if (at >= SL_ABSENT)
         return sl_fail(err, SL_E_ARG, NULL, "record", "an expert of %d x %d exceeds 4 GiB", width,
                        latent);
-    e->n_planes = 1;
-    e->bytes = e->base_bytes = (uint32_t)at;
+    e->bytes = (uint32_t)at;
     return 0;
 }
 

@@ -92,7 +92,7 @@ static int print_json(const char *src, const char *dst, const struct sl_convert_
 
 int sl_cmd_convert(int argc, char **argv)
 {
-    static const char *const expert_formats[] = {"m4", "mxfp4", NULL};
+    static const char *const expert_formats[] = {"m4", "mxfp4", "w36", "p36", "w26", "w16", NULL};
     static const char *const trunk_formats[] = {"bf16", "t8", NULL};
     const char *experts = "m4";
     const char *trunk = "bf16";
@@ -107,7 +107,8 @@ int sl_cmd_convert(int argc, char **argv)
          .out = &experts,
          .group = "Formats",
          .metavar = "FMT",
-         .help = "routed experts: m4 (4.125 bits a weight, lossless) or mxfp4 (4.25, as released)",
+         .help = "routed experts: m4 (4.125 bits a weight, lossless), mxfp4 (4.25, as released), w36 "
+                 "(3.125), p36 (3.125, readable at 2.125), w26 (2.125), w16 (1.125)",
          .def = "m4",
          .choices = expert_formats},
         {.name = "--trunk",

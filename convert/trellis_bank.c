@@ -1,0 +1,125 @@
+/* Trellis encoding between an input's mxfp4 experts and a bank's records (trellis_bank.h). */
+#include "convert/trellis_bank.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/size.h"
+#include "kernels/kernels.h"
+
+enum { SAMPLE_EXPERTS = 18 };
+
+bool sl_trellis_is(enum sl_fmt fmt)
+{
+    return fmt == SL_FMT_W26 || fmt == SL_FMT_W36 || fmt == SL_FMT_P36 || fmt == SL_FMT_W16;
+}
+
+static int widest(const struct sl_config *c)
+{
+    return c->latent_size > c->moe_intermediate_size ? c->latent_size : c->moe_intermediate_size;
+}
+
+/* f32 of one whole matrix, then the encoder's strip. */
+static uint64_t matrix_bytes(const struct sl_config *c)
+{
+    return sl_align_up(
+        (uint64_t)c->latent_size * (uint64_t)c->moe_intermediate_size * sizeof(float), SL_PAGE);
+}
+
+uint64_t sl_trellis_work_bytes(const struct sl_plan *p)
+{
+    if (!sl_trellis_is(p->experts)) return 0;
+    return matrix_bytes(&p->in->cfg) +
+           sl_align_up(sl_w_scratch_bytes(widest(&p->in->cfg)), SL_PAGE);
+}
+
+static struct sl_mat source_mat(const struct sl_config *c, const struct sl_in_expert *x, int m)
+{
+    return (struct sl_mat){.fmt = SL_FMT_MXFP4,
+                           .rows = sl_mat_rows(c, m),
+                           .cols = sl_mat_cols(c, m),
+                           .codes = x->codes[m],
+                           .scales = x->scales[m]};
+}
+
+struct training {
+    struct sl_trellis_bank *t;
+    const struct sl_plan *p;
+    const struct sl_plan_bank *b;
+};
+
+/* Table of matrix kind `m`. Rows of a sample expert are taken at even steps, so that a wide matrix is
+ * seen from top to bottom. */
+static int train_kind(void *ctx, int m, uint8_t *buf, struct sl_err *err)
+{
+    struct training *k = ctx;
+    const struct sl_input *in = k->p->in;
+    const struct sl_config *c = &in->cfg;
+    int rows = sl_mat_rows(c, m), cols = sl_mat_cols(c, m);
+    int experts = c->n_experts < SAMPLE_EXPERTS ? c->n_experts : SAMPLE_EXPERTS;
+    int64_t want = SL_TRELLIS_SAMPLE / ((int64_t)experts * cols);
+    int take = want < 16 ? 16 : want > rows ? rows : (int)want;
+    if (take > rows) take = rows;
+    float *sample = malloc((size_t)experts * (size_t)take * (size_t)cols * sizeof *sample);
+    if (!sample)
+        return sl_fail(err, SL_E_NOMEM, k->b->path, NULL, "no memory for a training sample");
+    uint8_t *strip = buf + sl_align_up(in->scratch_bytes, SL_PAGE);
+    int rc = 0;
+    for (int i = 0; i < experts && !rc; i++) {
+        struct sl_in_expert x;
+        int id = (int)((int64_t)i * c->n_experts / experts);
+        rc = in->ops->read_expert(in, k->b->layer, id, buf, &x, err);
+        if (rc) break;
+        struct sl_mat w = source_mat(c, &x, m);
+        for (int r = 0; r < take; r++)
+            sl_mat_decode_row(&w, (int)((int64_t)r * rows / take),
+                              sample + ((size_t)i * (size_t)take + (size_t)r) * (size_t)cols);
+    }
+    if (!rc) {
+        sl_w_tables_seed(&k->t->tables[m], k->p->experts, SL_TRELLIS_LAMBDA);
+        rc = sl_w_tables_train(&k->t->tables[m], &k->t->search, sample, experts * take, cols, NULL,
+                               SL_TRELLIS_TRAIN_ROUNDS, strip, err);
+    }
+    free(sample);
+    return rc;
+}
+
+int sl_trellis_train(struct sl_trellis_bank *t, const struct sl_plan *p,
+                     const struct sl_plan_bank *b, struct sl_jobs *jobs, struct sl_err *err)
+{
+    struct training k = {t, p, b};
+    memset(t, 0, sizeof *t);
+    sl_trellis_init(&t->search, sl_cpu_detect());
+    return sl_jobs_run(jobs, SL_N_MATS, train_kind, &k, err);
+}
+
+int sl_trellis_fill(const struct sl_trellis_bank *t, const struct sl_plan *p,
+                    const struct sl_bank_entry *e, const struct sl_in_expert *src, uint8_t *record,
+                    uint8_t *work, struct sl_err *err)
+{
+    const struct sl_config *c = &p->in->cfg;
+    float *w = (float *)work;
+    for (int m = 0; m < SL_N_MATS; m++) {
+        const struct sl_plane_offsets *o = &e->planes[m][0], *fine = &e->planes[m][1];
+        struct sl_mat from = source_mat(c, src, m);
+        for (int r = 0; r < from.rows; r++)
+            sl_mat_decode_row(&from, r, w + (size_t)r * (size_t)from.cols);
+        struct sl_w_job job = {.tables = &t->tables[m],
+                               .search = &t->search,
+                               .w = w,
+                               .rows = from.rows,
+                               .cols = from.cols,
+                               .rounds = SL_TRELLIS_SCALE_ROUNDS};
+        struct sl_w_planes out = {
+            .codes = record + o->codes,
+            .scales = record + o->scales,
+            .row_scales = record + o->row_scales,
+            .table = record + o->table,
+            .fine_codes = fine->codes == SL_ABSENT ? NULL : record + fine->codes,
+            .fine_table = fine->table == SL_ABSENT ? NULL : record + fine->table,
+        };
+        int rc = sl_w_encode(&job, work + matrix_bytes(c), &out, NULL, err);
+        if (rc) return rc;
+    }
+    return 0;
+}

@@ -1,0 +1,32 @@
+/* Experts of one bank in a trellis format: tables trained on a sample, then every matrix encoded.
+ *
+ * One table a (layer, matrix kind), trained on rows of up to 18 experts chosen by id, so that bytes do
+ * not depend on jobs. At most SL_TRELLIS_SAMPLE weights a kind are held. */
+#ifndef SL_CONVERT_TRELLIS_BANK_H
+#define SL_CONVERT_TRELLIS_BANK_H
+
+#include "convert/jobs.h"
+#include "convert/plan_pack.h"
+#include "quant/w_encode.h"
+
+#define SL_TRELLIS_SAMPLE       (2 << 20) /* weights a table is trained on */
+#define SL_TRELLIS_TRAIN_ROUNDS 60        /* 6 cost 2 to 6 % KL on k3-mini */
+#define SL_TRELLIS_SCALE_ROUNDS 2
+#define SL_TRELLIS_LAMBDA       0.25f /* p36: weight of the base reading (progressive.md) */
+
+struct sl_trellis_bank {
+    struct sl_w_tables tables[SL_N_MATS];
+    struct sl_trellis search;
+};
+
+bool sl_trellis_is(enum sl_fmt fmt);
+/* Bytes of work memory that sl_trellis_fill needs for this plan; 0 for other formats. */
+uint64_t sl_trellis_work_bytes(const struct sl_plan *p);
+int sl_trellis_train(struct sl_trellis_bank *t, const struct sl_plan *p,
+                     const struct sl_plan_bank *b, struct sl_jobs *jobs, struct sl_err *err);
+/* Encodes the three matrices of src into a zeroed record of layout e. work: sl_trellis_work_bytes. */
+int sl_trellis_fill(const struct sl_trellis_bank *t, const struct sl_plan *p,
+                    const struct sl_bank_entry *e, const struct sl_in_expert *src, uint8_t *record,
+                    uint8_t *work, struct sl_err *err);
+
+#endif
