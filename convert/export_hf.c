@@ -8,13 +8,11 @@
 #define _GNU_SOURCE
 #include "convert/convert.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -348,17 +346,11 @@ static int write_index(struct export *x)
 
 static int check_dst(struct export *x)
 {
-    DIR *d = opendir(x->dst);
-    bool empty = true;
-    if (!d && errno == ENOENT) {
-        x->made_dst = true;
-        return 0;
-    }
-    if (!d) return sl_fail_errno(x->err, SL_E_ARG, errno, x->dst, "open");
-    for (struct dirent *e; (e = readdir(d));)
-        if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..")) empty = false;
-    closedir(d);
-    return empty ? 0 : sl_fail(x->err, SL_E_ARG, x->dst, NULL, "is not empty");
+    int n = sl_count_entries(x->dst, NULL);
+    x->made_dst = n < 0 && errno == ENOENT;
+    if (x->made_dst || !n) return 0;
+    if (n < 0) return sl_fail_errno(x->err, SL_E_ARG, errno, x->dst, "open");
+    return sl_fail(x->err, SL_E_ARG, x->dst, NULL, "is not empty");
 }
 
 static int check_space(struct export *x, uint64_t *total)

@@ -102,7 +102,7 @@ static int check_snapshots(const struct sl_source *s, const struct sl_shard *sh,
     int rc = 0;
     parent_of(s->dir, all);
     const char *base = strrchr(all, '/');
-    if (strcmp(base ? base + 1 : all, "snapshots") || stat(s->dir, &own)) return 0;
+    if (strcmp(base ? base + 1 : all, "snapshots") != 0 || stat(s->dir, &own)) return 0;
     DIR *d = opendir(all);
     if (!d) return 0;
     for (struct dirent *e; !rc && (e = readdir(d));) {

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "convert/input.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,6 +72,18 @@ bool sl_input_add_extra(struct sl_input *in, const char *dir, const char *name)
     in->extra_names[at] = name_copy;
     in->extra_paths[at] = path_copy;
     return true;
+}
+
+int sl_count_entries(const char *dir, const char *other)
+{
+    int n = 0;
+    DIR *d = opendir(dir);
+    if (!d) return -1;
+    for (struct dirent *e; (e = readdir(d));)
+        n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 &&
+             (!other || strcmp(e->d_name, other) != 0);
+    closedir(d);
+    return n;
 }
 
 const char *sl_input_file(const struct sl_input *in, const struct sl_in_tensor *t)

@@ -89,6 +89,10 @@ void sl_input_close(struct sl_input *in); /* NULL is fine */
 /* Adds one small file; false: no memory. For the two openers. */
 bool sl_input_add_extra(struct sl_input *in, const char *dir, const char *name);
 
+/* Entries of a folder besides ".", ".." and `other` (may be NULL); -1 with errno when it cannot be
+ * read. */
+int sl_count_entries(const char *dir, const char *other);
+
 /* The file that a tensor is read from, for messages: a shard's name, or the pack's folder. */
 const char *sl_input_file(const struct sl_input *in, const struct sl_in_tensor *t);
 

@@ -84,7 +84,7 @@ static int encode_t8(const struct range_job *k, const struct sl_plan_tensor *t,
         if (bad >= 0)
             return sl_fail(err, SL_E_SOURCE, sl_input_file(k->in, &t->src), t->src.name,
                            "row %llu, column %d: not finite, or too large for t8",
-                           (unsigned long long)(s->unit0 + r), bad);
+                           (unsigned long long)r + s->unit0, bad);
     }
     return 0;
 }

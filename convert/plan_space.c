@@ -114,9 +114,9 @@ static int64_t blocks(uint64_t bytes)
 static int walk(struct space *s, struct sl_plan *p, const bool *done, const int *last_use,
                 struct sl_err *err)
 {
-    struct fs *dst;
+    struct fs *dst = NULL;
     int rc = target(s, p->dst, &dst, err);
-    if (rc) return rc;
+    if (rc || !dst) return rc;
     int64_t own = SLACK_BYTES + (int64_t)p->n_banks * p->in->cfg.n_experts;
     if (last_use)
         own += (int64_t)sl_free_headers_bytes(p->in->source) +

@@ -65,7 +65,7 @@ int sl_resume_check(const struct sl_journal *j, const char *begin, const char *d
     cJSON *had = cJSON_Parse(was);
     cJSON *asked = cJSON_Parse(strchr(begin, ' ') + 1);
     int rc = had && asked ? 0 : damaged(j, "begin", err);
-    for (const cJSON *k = rc ? NULL : asked->child; !rc && k; k = k->next) {
+    for (const cJSON *k = asked && had ? asked->child : NULL; !rc && k; k = k->next) {
         if (!check_source && !strcmp(k->string, "source")) continue;
         const cJSON *v = cJSON_GetObjectItemCaseSensitive(had, k->string);
         if (!v || !cJSON_Compare(v, k, true)) rc = differs(j, v, k, dst, err);

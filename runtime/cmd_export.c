@@ -54,7 +54,7 @@ int sl_cmd_export(int argc, char **argv)
     if (!format) return sl_args_usage(&cmd, "--format is needed: hf");
     if (!strcmp(format, "gguf"))
         return sl_args_usage(&cmd, "--format: gguf is not available in this build, hf is");
-    if (strcmp(format, "hf")) return sl_args_usage(&cmd, "--format: %s, expected hf", format);
+    if (strcmp(format, "hf") != 0) return sl_args_usage(&cmd, "--format: %s, expected hf", format);
     struct sl_err err = {0};
     struct sl_pack *p;
     signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of that write, not our end */

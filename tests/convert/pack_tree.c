@@ -65,7 +65,10 @@ static void list(struct files *f, const char *dir, const char *below)
     char path[1024];
     snprintf(path, sizeof path, "%s/%s", dir, below);
     DIR *d = opendir(path);
-    if (!d) fail_msg("cannot open %s", path);
+    if (!d) {
+        fail_msg("cannot open %s", path);
+        return;
+    }
     for (struct dirent *e; (e = readdir(d));) {
         char rel[512];
         struct stat st;
@@ -119,7 +122,7 @@ bool pt_same(const char *a, const char *b, char *why, size_t n)
         char pb[1024];
         snprintf(pa, sizeof pa, "%s/%s", a, x);
         snprintf(pb, sizeof pb, "%s/%s", b, y);
-        if (strcmp(x, y))
+        if (strcmp(x, y) != 0)
             snprintf(why, n, "%s has %s where %s has %s", a, x, b, y);
         else if (!same_file(pa, pb))
             snprintf(why, n, "%s differs between %s and %s", x, a, b);
@@ -161,6 +164,29 @@ bool pt_exists(const char *path)
 void pt_remove(const char *dir)
 {
     sl_remove_tree(dir);
+}
+
+void pt_copy_checkpoint(const char *src, const char *dst)
+{
+    struct sl_err err;
+    struct sl_source *s;
+    char from[1024];
+    char to[1024];
+    char *data;
+    size_t n;
+    if (sl_source_open(&s, src, NULL, &err)) fail_msg("%s", err.text);
+    assert_int_equal(sl_make_dirs(dst, NULL), 0);
+    for (int i = 0; i <= s->n_shards + s->n_extra_files; i++) {
+        const char *name = i < s->n_shards   ? s->shards[i].name
+                           : i > s->n_shards ? s->extra_files[i - s->n_shards - 1]
+                                             : "model.safetensors.index.json";
+        snprintf(from, sizeof from, "%s/%s", s->dir, name);
+        snprintf(to, sizeof to, "%s/%s", dst, name);
+        if (sl_read_file(&data, &n, from, 1 << 30, SL_E_IO, &err)) fail_msg("%s", err.text);
+        if (sl_write_file(to, data, n, &err)) fail_msg("%s", err.text);
+        free(data);
+    }
+    sl_source_close(s);
 }
 
 void pt_poke(const char *ckpt, const char *tensor, uint64_t at, const void *bytes, size_t n)

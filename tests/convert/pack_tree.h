@@ -25,6 +25,8 @@ uint64_t pt_bytes(const char *dir); /* of all files below */
 bool pt_exists(const char *path);
 void pt_remove(const char *dir);
 
+/* Shards, index and small files of a checkpoint into a new folder. */
+void pt_copy_checkpoint(const char *src, const char *dst);
 /* Changes bytes of a tensor in a checkpoint; at counts from the start of its data. */
 void pt_poke(const char *ckpt, const char *tensor, uint64_t at, const void *bytes, size_t n);
 

@@ -149,7 +149,10 @@ static uint8_t *file_bytes(int fd, uint64_t offset, uint64_t n)
 static void check_tensor(const struct sl_source *s, const struct sl_tensor *t, int fd)
 {
     const struct sl_src_tensor *from = sl_source_find(s, t->name);
-    if (!from) fail_msg("%s is not in the source", t->name);
+    if (!from) {
+        fail_msg("%s is not in the source", t->name);
+        return;
+    }
     assert_int_equal(t->n_dims, from->n_dims);
     for (int d = 0; d < t->n_dims; d++) assert_true(t->shape[d] == from->shape[d]);
     uint8_t *want = source_bytes(s, from);
@@ -162,12 +165,13 @@ static void check_tensor(const struct sl_source *s, const struct sl_tensor *t, i
             assert_int_equal(sl_t8_encode_bf16(want + (uint64_t)r * (uint64_t)t->shape[1] * 2,
                                                (int)t->shape[1], one),
                              -1);
-            if (memcmp(one, got + (uint64_t)r * row, row)) fail_msg("%s: row %d", t->name, (int)r);
+            if (memcmp(one, got + (uint64_t)r * row, row) != 0)
+                fail_msg("%s: row %d", t->name, (int)r);
         }
         free(one);
     } else {
         assert_true(t->bytes == from->bytes);
-        if (memcmp(want, got, t->bytes)) fail_msg("%s differs from the source", t->name);
+        if (memcmp(want, got, t->bytes) != 0) fail_msg("%s differs from the source", t->name);
     }
     if (sl_crc32(0, got, t->bytes) != t->crc32) fail_msg("%s: crc32", t->name);
     free(want);
@@ -307,7 +311,8 @@ static void test_damaged_pack_as_source(void **state)
     static const struct {
         const char *file, *say;
         long at;
-    } spots[] = {{"trunk.bin", "crc32", 4096 + 10}, {"experts/L003.bank", "expert 0", 2 * 4096 + 77}};
+    } spots[] = {{"trunk.bin", "crc32", 4096 + 10},
+                 {"experts/L003.bank", "expert 0", 2 * 4096 + 77}};
     struct sl_convert_opts o = pt_opts();
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -335,16 +340,6 @@ static void test_damaged_pack_as_source(void **state)
 #define SCALE_2 "model.layers.3.block_sparse_moe.experts.7.w2.weight_scale"
 
 /* tiny-b: latent 64, so a row of w1 and w3 has two blocks and can hold a wide spread. */
-static void copy_tiny_b(const char *dst)
-{
-    char cmd[1024];
-    snprintf(cmd, sizeof cmd,
-             "mkdir -p %s && cp " TINY_B "/*.json " TINY_B "/*.model " TINY_B
-             "/*.safetensors %s && chmod -R u+w %s",
-             dst, dst, dst);
-    assert_int_equal(system(cmd), 0);
-}
-
 static void test_matrix_that_m4_cannot_hold(void **state)
 {
     const char *src = pt_path(&room, "wide");
@@ -353,7 +348,7 @@ static void test_matrix_that_m4_cannot_hold(void **state)
     struct sl_convert_report report;
     struct sl_err err = {0};
     (void)state;
-    copy_tiny_b(src);
+    pt_copy_checkpoint(TINY_B, src);
     pt_poke(src, SCALE, 10, (const uint8_t[]){100, 84}, 2); /* row 5: a spread of 16 */
     pt_poke(src, "model.layers.4.block_sparse_moe.experts.2.w1.weight_scale", 4,
             (const uint8_t[]){100, 85}, 2); /* 15 is still held */
@@ -380,7 +375,7 @@ static void test_nan_scale(void **state)
     const char *src = pt_path(&room, "nan");
     const char *dst = pt_path(&room, "nan.pack");
     (void)state;
-    copy_tiny_b(src);
+    pt_copy_checkpoint(TINY_B, src);
     for (int f = 0; f < 2; f++)
         for (int dry = 0; dry < 2; dry++) {
             struct sl_convert_opts o = pt_opts();
@@ -407,7 +402,7 @@ static void test_zero_and_largest_scales(void **state)
     const char *dst = pt_path(&room, "edge.pack");
     const struct sl_convert_opts o = pt_opts();
     (void)state;
-    copy_tiny_b(src);
+    pt_copy_checkpoint(TINY_B, src);
     pt_poke(src, SCALE, 0, (const uint8_t[]){0, 0, 254, 254, 0, 15, 254, 239}, 8);
     pt_convert(src, dst, &o);
     check_pack(src, dst);
@@ -423,7 +418,7 @@ static void test_infinite_weight(void **state)
     const char *dst = pt_path(&room, "inf.pack");
     struct sl_convert_opts o = pt_opts();
     (void)state;
-    copy_tiny_b(src);
+    pt_copy_checkpoint(TINY_B, src);
     pt_poke(src, name, 2 * (80 * 9 + 4), (const uint8_t[]){0x80, 0x7f}, 2);
     o.trunk = SL_FMT_T8;
     expect_refused(src, dst, &o, SL_E_SOURCE, (const char *const[]){name, "row 9, column 4", NULL});

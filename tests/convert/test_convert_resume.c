@@ -33,8 +33,8 @@ static int child_convert(void *ctx)
 {
     const struct job *j = ctx;
     struct sl_err err = {0};
-    signal(SIGINT, on_int);
-    signal(SIGXFSZ, SIG_IGN);
+    struct sigaction sa = {.sa_handler = on_int};
+    sigaction(SIGINT, &sa, NULL);
     int rc = sl_convert(j->src, j->dst, &j->o, NULL, &err);
     if (rc && !err.text[0]) return 98;
     return sl_exit_status(rc);

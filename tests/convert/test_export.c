@@ -74,7 +74,7 @@ static void expect_equal(const char *a, const char *b)
         assert_true(p && q);
         if (sl_source_read(x, t, 0, p, t->bytes, &err)) fail_msg("%s", err.text);
         if (sl_source_read(y, u, 0, q, u->bytes, &err)) fail_msg("%s", err.text);
-        if (memcmp(p, q, t->bytes)) fail_msg("%s differs", t->name);
+        if (memcmp(p, q, t->bytes) != 0) fail_msg("%s differs", t->name);
         free(p);
         free(q);
     }
@@ -89,7 +89,7 @@ static void expect_equal(const char *a, const char *b)
         if (sl_read_file(&p, &n, path, 1 << 26, SL_E_SOURCE, &err)) fail_msg("%s", err.text);
         snprintf(path, sizeof path, "%s/%s", y->dir, x->extra_files[i]);
         if (sl_read_file(&q, &m, path, 1 << 26, SL_E_SOURCE, &err)) fail_msg("%s", err.text);
-        if (n != m || memcmp(p, q, n)) fail_msg("%s differs", path);
+        if (n != m || memcmp(p, q, n) != 0) fail_msg("%s differs", path);
         free(p);
         free(q);
     }
