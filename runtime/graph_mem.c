@@ -121,7 +121,8 @@ uint64_t sl_graph_lay_out(struct sl_graph *g, unsigned char *base)
     const struct sl_config *c = g->c;
     const uint64_t n = (uint64_t)g->o.max_chunk;
     const uint64_t hidden = (uint64_t)c->hidden_size;
-    struct carver m = {base, 0};
+    struct carver m = {0};
+    m.base = base;
     carve(&m, 1, sizeof *g); /* the struct itself comes first */
     g->n_slots = (c->n_layers + c->attn_res_block_size - 1) / c->attn_res_block_size + 1;
     g->ld_stream = (size_t)g->n_slots * hidden;

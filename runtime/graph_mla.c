@@ -48,7 +48,7 @@ static size_t strip_rows(uint64_t max_ctx)
 static size_t scratch_of(const struct sl_config *c, uint64_t max_ctx, float *base,
                          struct head_bufs *b)
 {
-    const size_t kd = (size_t)(c->qk_nope_dim + c->qk_rope_dim);
+    const size_t kd = (size_t)c->qk_nope_dim + (size_t)c->qk_rope_dim;
     const size_t vd = (size_t)c->v_head_dim;
     const size_t sizes[6] = {SL_GRAPH_QUERIES * kd,    vd,
                              SL_GRAPH_QUERIES * vd,    SL_GRAPH_QUERIES * (size_t)max_ctx,
@@ -70,7 +70,7 @@ size_t sl_graph_mla_scratch(const struct sl_config *c, uint64_t max_ctx)
 
 static size_t row_floats(const struct sl_config *c)
 {
-    return (size_t)(c->kv_lora_rank + c->qk_rope_dim);
+    return (size_t)c->kv_lora_rank + (size_t)c->qk_rope_dim;
 }
 
 static float *latent_row(const struct sl_graph *g, uint64_t pos)

@@ -165,7 +165,7 @@ static double relative(const struct golden_array *a, const float *got, size_t pe
         const float *mine = got + (size_t)(a->n_layers ? a->layers[l] : 0) * per_layer;
         const float *want = a->f + (size_t)l * per_layer;
         for (size_t i = 0; i < per_layer; i++) {
-            max = fmax(max, fabs(want[i]));
+            max = fmax(max, fabs((double)want[i]));
             const double one = fabs((double)mine[i] - want[i]);
             if (!(one <= diff)) diff = one;
         }

@@ -68,6 +68,13 @@ static void run_with(struct run *r, const char *pack, const int32_t *ids, int n,
     golden_close(&e);
 }
 
+static uint32_t bits_of(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return u;
+}
+
 /* The logits of the first n tokens; the state as well when they are all. */
 static void same(int m, const struct run *got, int n, const char *what)
 {
@@ -75,7 +82,7 @@ static void same(int m, const struct run *got, int n, const char *what)
     const size_t vocab = want->logits_bytes / sizeof(float) / N_TOKENS;
     assert_int_equal(got->logits_bytes, sizeof(float) * vocab * (size_t)n);
     for (size_t i = 0; i < vocab * (size_t)n; i++)
-        if (memcmp(&got->logits[i], &want->logits[i], sizeof(float)) != 0)
+        if (bits_of(got->logits[i]) != bits_of(want->logits[i]))
             fail_msg("%s, %s: logits differ first at position %zu, entry %zu: %a, want %a",
                      sources[m], what, i / vocab, i % vocab, (double)got->logits[i],
                      (double)want->logits[i]);
