@@ -70,18 +70,24 @@ void sl_graph_observe(struct sl_graph *g, const struct sl_observer *o)
     g->observer = o ? *o : (struct sl_observer){0};
 }
 
+void sl_graph_force_routes(struct sl_graph *g, sl_routes_fn fn, void *ctx)
+{
+    g->routes_fn = fn;
+    g->routes_ctx = ctx;
+}
+
 int sl_graph_check(struct sl_graph *g, int layer, const char *what, struct sl_err *err)
 {
     const int tok = atomic_load_explicit(&g->bad, memory_order_relaxed);
     if (tok == INT_MAX) return 0;
+    const unsigned long long pos = g->pos + (uint64_t)tok;
     char field[64];
     if (layer < 0)
         snprintf(field, sizeof field, "model");
     else
         snprintf(field, sizeof field, "layer %d", layer);
     return sl_fail(err, SL_E_PACK, NULL, field,
-                   "%s is not finite at position %llu; the pack's weights are damaged", what,
-                   (unsigned long long)(g->pos + (uint64_t)tok));
+                   "%s is not finite at position %llu; the pack's weights are damaged", what, pos);
 }
 
 /* The stream after the layer, token by token in one piece (y is free then). */
@@ -135,10 +141,10 @@ static int run_head(struct sl_graph *g, float *logits, int n_logits, struct sl_e
     g->segs[0] = (struct sl_seg){.w = &g->m->head,
                                  .x = g->x + (size_t)first * hidden,
                                  .ldx = hidden,
-                                 .y = logits,
                                  .ldy = (size_t)g->c->vocab_size,
                                  .n_tok = n_logits,
                                  .post = SL_POST_FINITE};
+    g->segs[0].y = logits;
     sl_graph_mul(g, g->segs, 1);
     return sl_graph_check(g, -1, "a logit", err);
 }
@@ -158,11 +164,12 @@ static int check_chunk(const struct sl_graph *g, const struct sl_state *st, cons
         return sl_fail(err, SL_E_CTX, NULL, "ctx",
                        "%d tokens after position %llu do not fit the context of %llu", n,
                        (unsigned long long)st->position, (unsigned long long)st->ctx);
-    for (int i = 0; i < n; i++)
+    unsigned long long pos = st->position;
+    for (int i = 0; i < n; i++, pos++)
         if (ids[i] < 0 || ids[i] >= g->c->vocab_size)
             return sl_fail(err, SL_E_ARG, NULL, "token id",
-                           "%d at position %llu is outside 0 to %d", ids[i],
-                           (unsigned long long)(st->position + (uint64_t)i), g->c->vocab_size - 1);
+                           "%d at position %llu is outside 0 to %d", ids[i], pos,
+                           g->c->vocab_size - 1);
     return 0;
 }
 
@@ -176,6 +183,7 @@ int sl_graph_feed(struct sl_graph *g, struct sl_state *st, const int32_t *ids, i
     g->n = n;
     g->pos = st->position;
     atomic_store_explicit(&g->bad, INT_MAX, memory_order_relaxed);
+    atomic_store_explicit(&g->bad_routes, false, memory_order_relaxed);
     if (st->n_expanded > st->position) st->n_expanded = st->position; /* rewound: refill */
     sl_graph_embed(g, ids);
     for (int l = 0; l < g->c->n_layers && !rc; l++) rc = run_layer(g, l, err);

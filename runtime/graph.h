@@ -49,6 +49,13 @@ int sl_graph_open(struct sl_graph **out, const struct sl_model *m, const struct 
 void sl_graph_close(struct sl_graph *g);
 void sl_graph_observe(struct sl_graph *g, const struct sl_observer *o); /* NULL: none */
 
+/* Routes decided outside (comparisons where flipped experts would hide everything else): fn writes the
+ * top_k distinct ids of a token, best first, and returns true; false leaves the choice to the router.
+ * Weights are this model's own scores of those ids, the margin is 0. Called from worker threads, in no
+ * order. fn NULL: own routes again. Ids outside the model or repeated end the chunk with SL_E_ARG. */
+typedef bool (*sl_routes_fn)(void *ctx, int layer, uint64_t position, int *ids);
+void sl_graph_force_routes(struct sl_graph *g, sl_routes_fn fn, void *ctx);
+
 /* Feeds n <= max_chunk tokens at state->position and advances it. logits: NULL for none; otherwise
  * rows for the last n_logits tokens, [n_logits][vocab]. On error or interrupt the state is spoiled and
  * must be reset or restored by the caller (SL_E_INTR within one layer). */

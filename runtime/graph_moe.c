@@ -75,6 +75,22 @@ static void weigh(const struct sl_config *c, const float *scores, const int *ids
     }
 }
 
+/* Ids from outside into chosen; false: none for this token. What cannot be is noted and replaced. */
+static bool forced(struct sl_graph *g, int tok, int *chosen)
+{
+    const int k = g->c->top_k;
+    if (!g->routes_fn || !g->routes_fn(g->routes_ctx, g->l, g->pos + (uint64_t)tok, chosen))
+        return false;
+    for (int j = 0; j < k; j++) {
+        bool ok = chosen[j] >= 0 && chosen[j] < g->c->n_experts;
+        for (int i = 0; i < j; i++) ok &= chosen[i] != chosen[j];
+        if (ok) continue;
+        atomic_store_explicit(&g->bad_routes, true, memory_order_relaxed);
+        return false;
+    }
+    return true;
+}
+
 static void route_token(struct sl_graph *g, int tok, int *chosen)
 {
     const struct sl_config *c = g->c;
@@ -85,18 +101,19 @@ static void route_token(struct sl_graph *g, int tok, int *chosen)
     for (int e = 0; e < c->n_experts; e++) bad |= !isfinite(scores[e]);
     if (bad) sl_graph_note_bad(g, tok);
     g->k.sigmoid(scores, scores, c->n_experts);
-    /* One more than needed: its distance is the margin of the choice. */
-    struct best best = {.ids = chosen, .max = k < c->n_experts ? k + 1 : k};
-    for (int e = 0; e < c->n_experts; e++) offer(&best, e, scores[e] + g->layer->router_bias[e]);
+    float margin = 0.0f;
+    if (!forced(g, tok, chosen)) {
+        /* One more than needed: its distance is the margin of the choice. */
+        struct best best = {.ids = chosen, .max = k < c->n_experts ? k + 1 : k};
+        const float *bias = g->layer->router_bias;
+        for (int e = 0; e < c->n_experts; e++) offer(&best, e, scores[e] + bias[e]);
+        margin = best.n > k ? best.keys[k - 1] - best.keys[k] : INFINITY;
+    }
     int *ids = b->ids + (size_t)tok * (size_t)k;
     float *weights = b->weights + (size_t)tok * (size_t)k;
     memcpy(ids, chosen, sizeof(int) * (size_t)k);
     weigh(c, scores, ids, weights);
-    b->routes[tok] = (struct sl_route){
-        .ids = ids,
-        .weights = weights,
-        .margin = best.n > k ? best.keys[k - 1] - best.keys[k] : INFINITY,
-    };
+    b->routes[tok] = (struct sl_route){.ids = ids, .weights = weights, .margin = margin};
 }
 
 static void route_task(void *ctx, int task, int worker)
@@ -173,6 +190,9 @@ int sl_graph_moe(struct sl_graph *g, struct sl_err *err)
     sl_graph_run(g, token_tasks, route_task, g);
     int rc = sl_graph_check(g, g->l, "a router score", err);
     if (rc) return rc;
+    if (atomic_load_explicit(&g->bad_routes, memory_order_relaxed))
+        return sl_fail(err, SL_E_ARG, NULL, "routes", "layer %d: ids outside 0 to %d, or repeated",
+                       g->l, c->n_experts - 1);
     sl_graph_see(g, SL_POINT_LATENT, g->l, g->moe.latent);
     sl_graph_see(g, SL_POINT_ROUTE, g->l, g->moe.routes);
     rc = sl_graph_experts(g, group_pairs(g), err);

@@ -94,6 +94,8 @@ struct sl_graph {
     struct sl_store *store;
     struct sl_graph_opts o;
     struct sl_observer observer;
+    sl_routes_fn routes_fn; /* NULL: the router decides */
+    void *routes_ctx;
     int n_threads;
     int n_slots; /* of the stream */
     size_t ld_stream;
@@ -118,7 +120,8 @@ struct sl_graph {
     int l, n;
     uint64_t pos; /* of its first token */
     int n_banked;
-    atomic_int bad; /* first token with a value that is not finite; INT_MAX: none */
+    atomic_int bad;         /* first token with a value that is not finite; INT_MAX: none */
+    atomic_bool bad_routes; /* routes_fn gave ids that cannot be */
 };
 
 /* Parallel region; a single task runs in place. */

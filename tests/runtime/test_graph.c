@@ -329,6 +329,77 @@ static void failing_drive(void **state)
     golden_close(&e);
 }
 
+/* ---- routes from outside */
+
+struct routes {
+    const struct sl_config *c;
+    int shift;          /* added to every recorded id */
+    int spoil;          /* 1: an id out of range, 2: a repeated one */
+    int ids[16][64][8]; /* [layer][position][rank] */
+};
+
+static void record(void *ctx, enum sl_point point, int layer, uint64_t position, int n_tokens,
+                   const void *data)
+{
+    struct routes *r = ctx;
+    const struct sl_route *route = data;
+    if (point != SL_POINT_ROUTE) return;
+    for (int t = 0; t < n_tokens; t++)
+        memcpy(r->ids[layer][position + (uint64_t)t], route[t].ids,
+               sizeof(int) * (size_t)r->c->top_k);
+}
+
+static bool replay(void *ctx, int layer, uint64_t position, int *ids)
+{
+    const struct routes *r = ctx;
+    for (int j = 0; j < r->c->top_k; j++)
+        ids[j] = (r->ids[layer][position][j] + r->shift) % r->c->n_experts;
+    if (r->spoil == 1) ids[1] = r->c->n_experts;
+    if (r->spoil == 2) ids[1] = ids[0];
+    return position != 5; /* position 5 is left to the router */
+}
+
+/* A model forced to its own choice gives its own bits; forced elsewhere, the other experts' output. */
+static void forced_routes(void **state)
+{
+    (void)state;
+    struct golden_engine e;
+    struct sl_err err = {0};
+    golden_open(&e, pack, &(struct golden_opts){.threads = 2});
+    static struct routes r;
+    static struct routes seen;
+    r = (struct routes){.c = &e.pack->cfg};
+    seen = r;
+    const size_t bytes = sizeof(float) * (size_t)golden_vocab(&e);
+    float *want = row_of(&e);
+    float *got = row_of(&e);
+    sl_graph_observe(e.graph, &(struct sl_observer){record, &r});
+    assert_int_equal(sl_graph_feed(e.graph, e.state, seq.ids, 40, want, 1, &err), 0);
+    sl_graph_observe(e.graph, &(struct sl_observer){record, &seen});
+    sl_graph_force_routes(e.graph, replay, &r);
+    sl_state_reset(e.state);
+    assert_int_equal(sl_graph_feed(e.graph, e.state, seq.ids, 40, got, 1, &err), 0);
+    assert_memory_equal(got, want, bytes);
+    assert_memory_equal(seen.ids, r.ids, sizeof r.ids);
+    r.shift = 1;
+    sl_state_reset(e.state);
+    assert_int_equal(sl_graph_feed(e.graph, e.state, seq.ids, 40, got, 1, &err), 0);
+    assert_true(memcmp(got, want, bytes) != 0);
+    assert_int_equal(seen.ids[3][17][2], (r.ids[3][17][2] + 1) % r.c->n_experts);
+    assert_int_equal(seen.ids[1][5][0], r.ids[1][5][0]);
+    for (r.spoil = 1; r.spoil <= 2; r.spoil++) {
+        sl_state_reset(e.state);
+        assert_int_equal(sl_graph_feed(e.graph, e.state, seq.ids, 40, got, 1, &err), SL_E_ARG);
+    }
+    sl_graph_force_routes(e.graph, NULL, NULL);
+    sl_state_reset(e.state);
+    assert_int_equal(sl_graph_feed(e.graph, e.state, seq.ids, 40, got, 1, &err), 0);
+    assert_memory_equal(got, want, bytes);
+    free(want);
+    free(got);
+    golden_close(&e);
+}
+
 /* ---- the store is asked for an expert once a chunk */
 
 static void expert_read_once_a_chunk(void **state)
@@ -362,6 +433,7 @@ int main(void)
                                        cmocka_unit_test(interrupts),
                                        cmocka_unit_test(not_finite),
                                        cmocka_unit_test(failing_drive),
+                                       cmocka_unit_test(forced_routes),
                                        cmocka_unit_test(expert_read_once_a_chunk)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
