@@ -102,8 +102,8 @@ int sl_input_ids(struct sl_ids *out, const char *text, size_t len, int n_vocab, 
     while (i < len) {
         int64_t id = 0;
         size_t start = i;
-        while (i < len && text[i] >= '0' && text[i] <= '9' && id <= INT32_MAX)
-            id = id * 10 + (text[i++] - '0');
+        for (; i < len && text[i] >= '0' && text[i] <= '9'; i++)
+            if (id <= INT32_MAX) id = id * 10 + (text[i] - '0'); /* larger is large enough */
         size_t digits = i - start;
         while (i < len && is_space(text[i])) i++;
         bool ends = i == len || text[i] == ',';
