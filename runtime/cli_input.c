@@ -74,7 +74,8 @@ static int ids_from_json(struct sl_ids *out, const char *text, size_t len, int n
         cJSON_ArrayForEach(item, list)
         {
             double v = item->valuedouble;
-            if (!cJSON_IsNumber(item) || v != (double)(int64_t)(v < 0 ? -1 : v > 1e9 ? 1e9 : v))
+            bool whole = cJSON_IsNumber(item) && v > -1e15 && v < 1e15 && v == (double)(int64_t)v;
+            if (!whole)
                 rc = sl_fail(err, code, name, NULL, "ids: entry %zu is not a token id", at);
             else
                 rc = push_id(out, (int64_t)v, n_vocab, at, name, code, err);

@@ -48,6 +48,7 @@ static void test_id_lists(void **state)
         {"{\"ids\": [1, \"2\"]}", "entry 1 is not a token id"},
         {"{\"ids\": [1, -2]}", "id 1: -2 is outside"},
         {"{\"ids\": [1e300]}", "entry 0 is not a token id"},
+        {"{\"ids\": [1e9]}", "id 0: 1000000000 is outside"},
         {"{\"ids\": 5}", "ids"},
         {"{\"id\": [5]}", "ids"},
         {"{\"ids\": [5]", "--ids"},
