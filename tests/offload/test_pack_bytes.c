@@ -44,23 +44,19 @@ static void any_byte_of_the_manifest_may_change(void **state)
     pm_make(&m, &tiny);
     char path[600];
     snprintf(path, sizeof path, "%s", pm_path(&m, "pack.json"));
-    size_t len;
-    uint8_t *text = pm_read(path, &len);
-    size_t opened = 0;
-    for (size_t i = 0; i < len; i++) {
+    uint64_t len = pm_size(path);
+    uint64_t opened = 0;
+    for (uint64_t i = 0; i < len; i++) {
         static const uint8_t masks[] = {0x01, 0x80, 0x10};
         for (int j = 0; j < 3; j++) {
-            text[i] ^= masks[j];
-            pm_write(path, text, len);
-            text[i] ^= masks[j];
+            pm_flip(path, i, masks[j]);
             opened += opens(&m);
+            pm_flip(path, i, masks[j]);
         }
     }
     /* A digit of a crc or of the tool's version may change; most other changes break something. */
     assert_true(opened > 0 && opened < len * 3 / 2);
-    pm_write(path, text, len);
     assert_true(opens(&m));
-    free(text);
     pm_free(&m);
 }
 
