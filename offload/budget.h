@@ -31,6 +31,10 @@ struct sl_memory_limit {
 int sl_budget_machine_limit(const char *root, uint64_t ram_bytes, struct sl_memory_limit *out,
                             struct sl_err *err);
 
+/* The same from numbers: another machine's, for planning. cgroup_bytes SL_NO_LIMIT: none. */
+void sl_budget_limit_of(uint64_t physical_bytes, uint64_t cgroup_bytes, uint64_t ram_bytes,
+                        struct sl_memory_limit *out);
+
 #define SL_BUDGET_GROUPS 24
 
 struct sl_budget {

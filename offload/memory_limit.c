@@ -136,18 +136,12 @@ static bool read_kb_key(const char *path, const char *key, uint64_t *bytes)
     return found;
 }
 
-int sl_budget_machine_limit(const char *root, uint64_t ram_bytes, struct sl_memory_limit *out,
-                            struct sl_err *err)
+void sl_budget_limit_of(uint64_t physical_bytes, uint64_t cgroup_bytes, uint64_t ram_bytes,
+                        struct sl_memory_limit *out)
 {
-    char path[SL_PATH_MAX];
-    memset(out, 0, sizeof *out);
-    int len = snprintf(path, sizeof path, "%s/proc/meminfo", root);
-    if (len < 0 || (size_t)len >= sizeof path ||
-        !read_kb_key(path, "MemTotal", &out->physical_bytes) || !out->physical_bytes)
-        return sl_fail(err, SL_E_IO, "/proc/meminfo", "MemTotal",
-                       "not found: cannot tell how much memory there is");
-    out->cgroup_bytes = cgroup_limit(root);
-    out->ram_bytes = ram_bytes ? ram_bytes : SL_NO_LIMIT;
+    *out = (struct sl_memory_limit){.physical_bytes = physical_bytes,
+                                    .cgroup_bytes = cgroup_bytes,
+                                    .ram_bytes = ram_bytes ? ram_bytes : SL_NO_LIMIT};
     out->limit_bytes = smaller(smaller(out->physical_bytes, out->cgroup_bytes), out->ram_bytes);
     if (out->limit_bytes == out->ram_bytes) {
         out->source = "--ram";
@@ -158,6 +152,19 @@ int sl_budget_machine_limit(const char *root, uint64_t ram_bytes, struct sl_memo
         out->source = "physical memory";
         out->reserve_bytes = smaller(out->limit_bytes / 4, 8 * GIB);
     }
+}
+
+int sl_budget_machine_limit(const char *root, uint64_t ram_bytes, struct sl_memory_limit *out,
+                            struct sl_err *err)
+{
+    char path[SL_PATH_MAX];
+    memset(out, 0, sizeof *out);
+    int len = snprintf(path, sizeof path, "%s/proc/meminfo", root);
+    if (len < 0 || (size_t)len >= sizeof path ||
+        !read_kb_key(path, "MemTotal", &out->physical_bytes) || !out->physical_bytes)
+        return sl_fail(err, SL_E_IO, "/proc/meminfo", "MemTotal",
+                       "not found: cannot tell how much memory there is");
+    sl_budget_limit_of(out->physical_bytes, cgroup_limit(root), ram_bytes, out);
     return 0;
 }
 

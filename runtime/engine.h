@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include "base/arena.h"
 #include "base/pool.h"
+#include "offload/budget.h"
 #include "offload/store.h"
 #include "runtime/engine_error.h"
 #include "runtime/graph.h"
@@ -29,8 +30,11 @@ struct sl_engine_opts {
 struct sl_engine_plan {
     sluice_plan_info info;
     int threads;
-    bool expanded;          /* keep expanded keys and values */
-    uint64_t logit_rows;    /* rows of the logits buffer */
+    bool expanded;       /* keep expanded keys and values */
+    uint64_t logit_rows; /* rows of the logits buffer */
+    /* Trunk weights held in memory, and the ring through which the others stream; a ring of 0: all are
+     * held. Streamed is what one token, or one prefill chunk, reads of the trunk. */
+    uint64_t trunk_resident_bytes, trunk_ring_bytes, trunk_streamed_bytes;
     uint64_t weights_bytes; /* arena of the shared weights */
     uint64_t session_bytes; /* arena of the session */
     uint64_t slot_budget;   /* for the store */
@@ -39,6 +43,7 @@ struct sl_engine_plan {
 /* Places of the groups in info.groups[]: a group that a model lacks is left out of the report. */
 enum sl_engine_group {
     SL_EG_TRUNK,
+    SL_EG_RING,
     SL_EG_TABLES,
     SL_EG_KDA,
     SL_EG_CONV,
@@ -90,7 +95,25 @@ struct sluice_session {
 int sl_engine_options(const struct sl_config *c, const sluice_options *o,
                       struct sl_engine_opts *out, struct sl_err *err);
 
-/* Prices a session (design section 5). out->info is filled also when SL_E_BUDGET is returned. */
+/* What a plan is made for: this machine, or another one's numbers. */
+struct sl_engine_machine {
+    struct sl_memory_limit limit;
+    uint64_t process_bytes; /* of the program itself, tokenizer and weights not counted */
+    uint64_t peak_bytes;    /* of this process so far; 0 for another machine */
+};
+/* root is "" or, in tests, a folder with proc/ and sys/ (see budget.h). */
+int sl_engine_machine_here(struct sluice_pack *p, const char *root, uint64_t ram_bytes,
+                           struct sl_engine_machine *out, struct sl_err *err);
+
+/* Whether this build can run with a part of the trunk on the drive. */
+#define SL_ENGINE_STREAMS_TRUNK 0
+
+/* Prices a session (design section 5). out->info is filled also when SL_E_BUDGET is returned. Of p only
+ * pack, tokenizer_bytes and arena are used, so a pack of shapes will do. */
+int sl_engine_plan_on(struct sluice_pack *p, const struct sl_engine_opts *o,
+                      const struct sl_engine_machine *machine, struct sl_engine_plan *out,
+                      struct sl_err *err);
+/* The same on this machine, with o->ram_bytes. */
 int sl_engine_plan(struct sluice_pack *p, const struct sl_engine_opts *o,
                    struct sl_engine_plan *out, struct sl_err *err);
 

@@ -12,7 +12,6 @@
 
 #include <string.h>
 #include "base/size.h"
-#include "offload/budget.h"
 #include "offload/trunk.h"
 
 enum {
@@ -20,13 +19,16 @@ enum {
     CHUNK_DEFAULT = 512,
     CHUNK_MIN = 16,
     LOGIT_ROWS_DEFAULT = 16,
-    THREAD_BYTES = 128 << 10, /* touched stack and heap of one thread */
-    PROCESS_SLACK = 4 << 20,  /* heap that comes and goes: reports, prompts, error paths */
-    ARENA_SLACK = 64 << 10    /* alignment between the parts of one arena */
+    THREAD_BYTES = 128 << 10,        /* touched stack and heap of one thread */
+    RING_BYTES = 4 * SL_PIECE_BYTES, /* of a streamed trunk */
+    STREAM_MIN = 1 << 20,            /* smallest matrix worth a read of its own */
+    PROCESS_SLACK = 4 << 20,         /* heap that comes and goes: reports, prompts, error paths */
+    ARENA_SLACK = 64 << 10           /* alignment between the parts of one arena */
 };
 
 static const char *const group_names[SL_N_ENGINE_GROUPS] = {
     [SL_EG_TRUNK] = "trunk",
+    [SL_EG_RING] = "trunk ring",
     [SL_EG_TABLES] = "tables",
     [SL_EG_KDA] = "KDA state",
     [SL_EG_CONV] = "convolution state",
@@ -123,6 +125,44 @@ static void price(struct sluice_pack *p, const struct sl_engine_opts *o, uint64_
         out->info.groups[g] = (sluice_group){group_names[g], bytes[g], 0};
 }
 
+/* Vectors and small matrices are never streamed: what they save is less than a read costs. */
+static bool may_stream(const struct sl_tensor *t)
+{
+    return t->n_dims == 2 && t->shape[0] > 1 && t->bytes >= STREAM_MIN;
+}
+
+/* Trunk first, slots second: a byte of trunk is used by every token, a byte of a slot by few. */
+static void split_trunk(const struct sl_pack *p, const struct sl_memory_limit *limit,
+                        struct sl_engine_plan *out)
+{
+    sluice_group *g = out->info.groups;
+    const uint64_t all = sl_trunk_bytes(p);
+    uint64_t streamable = 0;
+    uint64_t used = 0; /* of it by a token: not the embedding, which gives one row */
+    for (int i = 0; i < p->n_tensors; i++) {
+        const struct sl_tensor *t = &p->tensors[i];
+        if (!may_stream(t)) continue;
+        streamable += t->bytes;
+        if (!strstr(t->name, "embed_tokens")) used += t->bytes;
+    }
+    uint64_t taken = sl_store_floor_bytes(p) + RING_BYTES;
+    for (int i = 0; i < SL_N_ENGINE_GROUPS; i++)
+        if (i != SL_EG_TRUNK) taken += g[i].planned_bytes;
+    uint64_t have = limit->limit_bytes > limit->reserve_bytes + taken
+                        ? limit->limit_bytes - limit->reserve_bytes - taken
+                        : 0;
+    uint64_t least = all > streamable ? all - streamable : 0;
+    uint64_t held = have > all ? all : have > least ? have : least;
+    uint64_t out_of_memory = all - held;
+    uint64_t embedding = streamable - used;
+    g[SL_EG_TRUNK].planned_bytes = held;
+    g[SL_EG_RING].planned_bytes = RING_BYTES;
+    out->trunk_resident_bytes = held;
+    out->trunk_ring_bytes = RING_BYTES;
+    out->trunk_streamed_bytes = out_of_memory > embedding ? out_of_memory - embedding : 0;
+    out->weights_bytes = out->weights_bytes - all + held + RING_BYTES;
+}
+
 /* Gives the slots what is left; SL_E_BUDGET when the floor does not fit. */
 static int fit(const struct sl_pack *pack, const struct sl_memory_limit *limit,
                struct sl_engine_plan *out, struct sl_err *err)
@@ -145,39 +185,66 @@ static int fit(const struct sl_pack *pack, const struct sl_memory_limit *limit,
     return rc;
 }
 
-int sl_engine_plan(struct sluice_pack *p, const struct sl_engine_opts *o,
-                   struct sl_engine_plan *out, struct sl_err *err)
+int sl_engine_machine_here(struct sluice_pack *p, const char *root, uint64_t ram_bytes,
+                           struct sl_engine_machine *out, struct sl_err *err)
 {
-    struct sl_memory_limit limit;
     uint64_t resident = 0;
-    uint64_t peak = 0;
     memset(out, 0, sizeof *out);
-    int rc = sl_budget_machine_limit("", o->ram_bytes, &limit, err);
+    int rc = sl_budget_machine_limit(root, ram_bytes, &out->limit, err);
     if (rc) return rc;
-    sl_process_memory(&resident, &peak);
+    sl_process_memory(&resident, &out->peak_bytes);
     pthread_mutex_lock(&p->lock);
     uint64_t shared = p->arena.bytes + p->tokenizer_bytes;
     pthread_mutex_unlock(&p->lock);
-    uint64_t process = (resident > shared ? resident - shared : 0) + PROCESS_SLACK;
+    out->process_bytes = (resident > shared ? resident - shared : 0) + PROCESS_SLACK;
+    return 0;
+}
 
-    uint64_t chunk = o->chunk ? o->chunk : o->ctx < CHUNK_DEFAULT ? o->ctx : CHUNK_DEFAULT;
-    for (bool expanded = true;;) {
-        out->threads = o->threads;
-        out->info.ctx = o->ctx;
-        price(p, o, chunk, expanded, process, out);
-        rc = fit(p->pack, &limit, out, err);
-        if (rc != SL_E_BUDGET) break;
-        if (expanded)
-            expanded = false;
-        else if (!o->chunk && chunk > CHUNK_MIN)
+/* One choice of chunk, expanded keys and trunk. */
+static int try_fit(struct sluice_pack *p, const struct sl_engine_opts *o,
+                   const struct sl_engine_machine *m, uint64_t chunk, bool expanded, bool stream,
+                   struct sl_engine_plan *out, struct sl_err *err)
+{
+    out->threads = o->threads;
+    out->info.ctx = o->ctx;
+    price(p, o, chunk, expanded, m->process_bytes, out);
+    out->trunk_resident_bytes = out->info.groups[SL_EG_TRUNK].planned_bytes;
+    out->trunk_ring_bytes = out->trunk_streamed_bytes = 0;
+    if (stream) split_trunk(p->pack, &m->limit, out);
+    return fit(p->pack, &m->limit, out, err);
+}
+
+int sl_engine_plan_on(struct sluice_pack *p, const struct sl_engine_opts *o,
+                      const struct sl_engine_machine *m, struct sl_engine_plan *out,
+                      struct sl_err *err)
+{
+    const struct sl_memory_limit *l = &m->limit;
+    const uint64_t asked = o->chunk ? o->chunk : o->ctx < CHUNK_DEFAULT ? o->ctx : CHUNK_DEFAULT;
+    memset(out, 0, sizeof *out);
+    int rc = SL_E_BUDGET;
+    for (int stream = 0; stream <= SL_ENGINE_STREAMS_TRUNK && rc == SL_E_BUDGET; stream++) {
+        uint64_t chunk = asked;
+        rc = try_fit(p, o, m, chunk, true, stream, out, err);
+        if (rc == SL_E_BUDGET) rc = try_fit(p, o, m, chunk, false, stream, out, err);
+        while (rc == SL_E_BUDGET && !o->chunk && chunk > CHUNK_MIN) {
             chunk = chunk / 2 > CHUNK_MIN ? chunk / 2 : CHUNK_MIN;
-        else
-            break;
+            rc = try_fit(p, o, m, chunk, false, stream, out, err);
+        }
     }
     out->info.limit_bytes =
-        limit.limit_bytes > limit.reserve_bytes ? limit.limit_bytes - limit.reserve_bytes : 0;
+        l->limit_bytes > l->reserve_bytes ? l->limit_bytes - l->reserve_bytes : 0;
     if (!rc && err) memset(err, 0, sizeof *err); /* refusals on the way are no error */
-    if (out->info.planned_peak_bytes < peak) out->info.planned_peak_bytes = peak;
+    if (out->info.planned_peak_bytes < m->peak_bytes) out->info.planned_peak_bytes = m->peak_bytes;
+    return rc;
+}
+
+int sl_engine_plan(struct sluice_pack *p, const struct sl_engine_opts *o,
+                   struct sl_engine_plan *out, struct sl_err *err)
+{
+    struct sl_engine_machine here;
+    int rc = sl_engine_machine_here(p, "", o->ram_bytes, &here, err);
+    if (!rc) return sl_engine_plan_on(p, o, &here, out, err);
+    memset(out, 0, sizeof *out);
     return rc;
 }
 
