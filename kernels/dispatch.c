@@ -1,5 +1,6 @@
 /* Which path runs where: the reference first, better paths overwrite slots. */
 #include "kernels/kernels.h"
+#include "kernels/mx_table.h"
 #include "kernels/reference.h"
 #include "kernels/variants.h"
 
@@ -24,6 +25,7 @@
 
 void sl_kernels_init(struct sl_kernels *k, unsigned cpu)
 {
+    sl_mx_table_init();
     *k = (struct sl_kernels){
         .cpu = cpu,
         .mul = sl_mul_c,

@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 
-extern const uint8_t sl_mx_table[256][32] __attribute__((aligned(32)));
+extern uint8_t sl_mx_table[256][32] __attribute__((aligned(32))); /* read-only after init */
+void sl_mx_table_init(void); /* called by sl_kernels_init; any number of times, from any thread */
 
 #endif

@@ -140,6 +140,7 @@ static double mx_value(unsigned code, unsigned b)
 static void mx_values(void **s)
 {
     (void)s;
+    sl_mx_table_init();
     for (unsigned b = 0; b < 255; b++) {
         for (unsigned c = 0; c < 16; c++) {
             double v = mx_value(c, b);
