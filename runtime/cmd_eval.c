@@ -16,7 +16,7 @@
 #include "runtime/sampling.h"
 
 struct eval_flags {
-    const char *ids, *text, *ref;
+    const char *ids, *text, *ref, *routes;
     int64_t window, windows, stride;
     bool json;
     struct sl_engine_flags engine;
@@ -39,7 +39,8 @@ struct eval {
 
 static int parse(struct eval_flags *f, int argc, char **argv, const char **pos)
 {
-    *f = (struct eval_flags){.window = 256};
+    static const char *const routes[] = {"own", "ref", NULL};
+    *f = (struct eval_flags){.window = 256, .routes = "own"};
     struct sl_arg_opt engine[SL_N_ENGINE_FLAGS];
     sl_engine_flags_init(&f->engine, engine);
     const struct sl_arg_opt opts[] = {
@@ -88,6 +89,14 @@ static int parse(struct eval_flags *f, int argc, char **argv, const char **pos)
          .group = "Comparison",
          .metavar = "PACK",
          .help = "compare with this pack: KL(ref || PACK), top-1 agreement"},
+        {.name = "--routes",
+         .kind = SL_ARG_STRING,
+         .out = &f->routes,
+         .group = "Comparison",
+         .metavar = "WHOSE",
+         .help = "ref: take the experts that the reference chose",
+         .def = "own",
+         .choices = routes},
         {.name = "--json",
          .kind = SL_ARG_FLAG,
          .out = &f->json,
@@ -108,6 +117,8 @@ static int parse(struct eval_flags *f, int argc, char **argv, const char **pos)
     int rc = sl_args_parse(&cmd, argc, argv, pos);
     if (rc != SL_ARGS_GO) return rc;
     if (!f->ids == !f->text) return sl_args_usage(&cmd, "give either --ids F or --text F");
+    if (!f->ref && strcmp(f->routes, "ref") == 0)
+        return sl_args_usage(&cmd, "--routes ref needs --ref PACK");
     if (!f->stride) f->stride = f->window;
     return SL_ARGS_GO;
 }
@@ -228,6 +239,7 @@ static int print_result(struct eval *v, const struct eval_flags *f, const sluice
             sl_report_f64(o, "ppl", r.ppl);
             sl_report_f64(o, "top1_text", r.top1_text);
             if (v->ref_logits) {
+                sl_report_str(o, "routes", f->routes);
                 sl_report_f64(o, "kl_mean", r.kl_mean);
                 sl_report_f64(o, "kl_p99", r.kl_p99);
                 sl_report_f64(o, "ppl_ratio", r.ppl_ratio);
@@ -299,7 +311,9 @@ static int evaluate(struct eval *v, const struct eval_flags *f, sluice_pack *p, 
         goto out;
     }
     if ((f->ref && open_ref(&ref_pack, &ref, f->ref, opts, v->vocab, &e)) ||
-        sluice_session_open(&own, p, &opts, &e) || run_windows(v, own, ref, &e)) {
+        sluice_session_open(&own, p, &opts, &e) ||
+        (strcmp(f->routes, "ref") == 0 && sluice_follow_routes(own, ref, &e)) ||
+        run_windows(v, own, ref, &e)) {
         status = sl_engine_fail(&e);
         goto out;
     }

@@ -318,6 +318,7 @@ void sluice_session_close(sluice_session *s)
     sl_store_close(s->store);
     sl_pool_close(s->pool);
     sl_arena_free(&s->arena);
+    free(s->routes);
     if (s->p) give_weights(s->p);
     free(s);
 }

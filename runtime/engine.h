@@ -87,6 +87,7 @@ struct sluice_session {
     float *rows;       /* [plan.logit_rows][vocab] */
     const float *last; /* row of the last token fed, NULL before the first */
     bool spoiled;      /* a feed failed half way */
+    int32_t *routes;   /* [ctx][n_layers][top_k], of a session that others follow; else NULL */
     uint64_t prefill_tokens, decode_tokens;
     double prefill_seconds, decode_seconds;
 };

@@ -130,6 +130,11 @@ int sluice_next(sluice_session *s, const sluice_sampling *sampling, int32_t *id,
 int sluice_state_save(const sluice_session *s, const char *path, sluice_error *err);
 int sluice_state_load(sluice_session *s, const char *path, sluice_error *err);
 
+/* For comparing two packs of one model: from here on s takes the experts that leader chose at the same
+ * positions, so that they differ by arithmetic alone. The leader is empty now, feeds first, and stays
+ * open; leader NULL: own routes again. Takes ctx * layers * top_k * 4 bytes beside the plan. */
+int sluice_follow_routes(sluice_session *s, sluice_session *leader, sluice_error *err);
+
 void sluice_get_stats(const sluice_session *s, sluice_stats *out);
 void sluice_interrupt(
     void); /* async-signal-safe: the calls in progress end with code -60 within a layer */

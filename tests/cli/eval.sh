@@ -39,6 +39,12 @@ check p99_is_above_the_mean "p99 $(json "$T/out" kl_p99)" \
 cp "$T/out" "$T/t8.json"
 run eval "$T/t8.pack" --ids "$T/first.u16" --window 64 --ref "$P"
 check human_report "exit $status" grep -q '^kl_mean ' "$T/out"
+kl=$(json "$T/t8.json" kl_mean)
+run eval "$T/t8.pack" --ids "$T/first.u16" --window 64 --ref "$P" --routes ref --json
+check flips_are_most_of_the_distance "kl $kl with own routes, $(json "$T/out" kl_mean) with the reference's" \
+    awk -v a="$kl" -v b="$(json "$T/out" kl_mean)" 'BEGIN { exit !(b > 0 && b < a) }'
+run eval "$P" --ids "$T/first.u16" --window 64 --ref "$P" --routes ref --json
+check own_routes_given_back_change_nothing "kl $(json "$T/out" kl_mean)" [ "$(json "$T/out" kl_mean)" = 0 ]
 
 # Text: NUL separates documents, each [BOS] text [EOS].
 printf 'One document.\0Another one, a little longer.' >"$T/docs.txt"
@@ -62,6 +68,9 @@ check stats_file "no valid JSON" [ "$(json "$T/stats.json" prefill_tokens)" = 20
 
 refused no_input 2 "give either --ids F or --text F" eval "$P"
 refused two_inputs 2 "give either --ids F or --text F" eval "$P" --ids a --text b
+refused routes_without_reference 2 "--routes ref needs --ref" eval "$P" --text x --routes ref
+run convert tests/fixtures/tiny-b "$T/b.pack"
+refused other_vocabulary 4 "vocab_size" eval "$P" --ids "$T/first.u16" --ref "$T/b.pack"
 refused too_short 3 "256 tokens are less than one window of 257" \
     eval "$P" --ids "$T/first.u16" --window 257
 refused missing_text 3 "no-such" eval "$P" --text "$T/no-such"
