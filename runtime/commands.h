@@ -19,6 +19,8 @@ int sl_cmd_eval(int argc, char **argv);
 int sl_cmd_tokenize(int argc, char **argv);
 int sl_cmd_detokenize(int argc, char **argv);
 int sl_cmd_bench(int argc, char **argv);
+int sl_cmd_plan(int argc, char **argv);
+int sl_cmd_probe(int argc, char **argv);
 
 /* Prints "sluice: LINE" on stderr and returns the exit status for err->code. */
 int sl_cmd_fail(const struct sl_err *err);

@@ -18,6 +18,7 @@ enum {
     CTX_DEFAULT = 4096,
     CHUNK_DEFAULT = 512,
     CHUNK_MIN = 16,
+    CHUNK_MAX = 32768,
     LOGIT_ROWS_DEFAULT = 16,
     THREAD_BYTES = 128 << 10,        /* touched stack and heap of one thread */
     RING_BYTES = 4 * SL_PIECE_BYTES, /* of a streamed trunk */
@@ -214,6 +215,26 @@ static int try_fit(struct sluice_pack *p, const struct sl_engine_opts *o,
     return fit(p->pack, &m->limit, out, err);
 }
 
+/* Where experts are read from the drive, each chunk of a prompt is one sweep of them: a longer chunk is
+ * worth an eighth of the slots. */
+static void grow_chunk(struct sluice_pack *p, const struct sl_engine_opts *o,
+                       const struct sl_engine_machine *m, struct sl_engine_plan *out)
+{
+    const uint64_t slot = sl_store_slot_bytes(p->pack);
+    const uint64_t most = slot ? sl_store_resident_bytes(p->pack) / slot : 0;
+    const uint64_t least = out->info.n_slots - out->info.n_slots / 8;
+    while (out->info.n_slots < most && out->info.chunk < o->ctx &&
+           out->info.chunk <= CHUNK_MAX / 2) {
+        struct sl_engine_plan next = *out;
+        uint64_t chunk = out->info.chunk * 2 < o->ctx ? out->info.chunk * 2 : o->ctx;
+        int rc = try_fit(p, o, m, chunk, out->expanded, out->trunk_ring_bytes != 0, &next, NULL);
+        if (rc || next.info.n_slots < least ||
+            next.trunk_streamed_bytes > out->trunk_streamed_bytes)
+            return;
+        *out = next;
+    }
+}
+
 int sl_engine_plan_on(struct sluice_pack *p, const struct sl_engine_opts *o,
                       const struct sl_engine_machine *m, struct sl_engine_plan *out,
                       struct sl_err *err)
@@ -231,6 +252,7 @@ int sl_engine_plan_on(struct sluice_pack *p, const struct sl_engine_opts *o,
             rc = try_fit(p, o, m, chunk, false, stream, out, err);
         }
     }
+    if (!rc && !o->chunk) grow_chunk(p, o, m, out);
     out->info.limit_bytes =
         l->limit_bytes > l->reserve_bytes ? l->limit_bytes - l->reserve_bytes : 0;
     if (!rc && err) memset(err, 0, sizeof *err); /* refusals on the way are no error */
