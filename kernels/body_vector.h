@@ -123,10 +123,11 @@ float SL_ISA(sl_dot)(const float *a, const float *b, int n)
     int i = 0;
 #pragma GCC unroll 16
     for (int v = 0; v < LANE_VECTORS; v++) s[v] = vf_set(0.0f);
-    for (; i + SL_LANES <= n; i += SL_LANES)
+    for (; i + SL_LANES <= n; i += SL_LANES) {
 #pragma GCC unroll 16
         for (int v = 0; v < LANE_VECTORS; v++)
             s[v] = vf_add(s[v], vf_mul(vf_load(a + i + v * VW), vf_load(b + i + v * VW)));
+    }
 #pragma GCC unroll 16
     for (int v = 0; v < LANE_VECTORS; v++) vf_store(lane + v * VW, s[v]);
     for (int j = 0; i + j < n; j++) lane[j] += a[i + j] * b[i + j];
@@ -187,9 +188,10 @@ void SL_ISA(sl_softmax)(float *x, int n, float scale)
 
 #pragma GCC unroll 16
     for (int v = 0; v < LANE_VECTORS; v++) s[v] = vf_set(0.0f);
-    for (i = 0; i + SL_LANES <= n; i += SL_LANES)
+    for (i = 0; i + SL_LANES <= n; i += SL_LANES) {
 #pragma GCC unroll 16
         for (int v = 0; v < LANE_VECTORS; v++) s[v] = vf_add(s[v], vf_load(x + i + v * VW));
+    }
 #pragma GCC unroll 16
     for (int v = 0; v < LANE_VECTORS; v++) vf_store(lane + v * VW, s[v]);
     for (int j = 0; i + j < n; j++) lane[j] += x[i + j];

@@ -164,7 +164,10 @@ void kc_free_bytes(uint8_t *p, const char *what)
 void kc_same(const float *want, const float *got, size_t n, const char *rung, const char *fmt, ...)
 {
     for (size_t i = 0; i < n; i++) {
-        if (memcmp(&want[i], &got[i], sizeof want[i]) == 0) continue;
+        uint32_t a, b;
+        memcpy(&a, &want[i], sizeof a);
+        memcpy(&b, &got[i], sizeof b);
+        if (a == b) continue;
         if (isnan(want[i]) && isnan(got[i])) continue;
         char text[256];
         va_list ap;

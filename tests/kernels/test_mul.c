@@ -306,7 +306,7 @@ static void against_double(void **s)
             for (int i = 0; i < kc_rungs(); i++) {
                 float y[3];
                 kc_rung(i)->mul(&w.m, r, r + 1, x, COLS, 1, y, 3);
-                assert_true(size > 0 && fabs(y[r] - sum) <= (COLS / 16 + 5) * 0x1p-24 * size);
+                assert_true(size > 0 && fabs(y[r] - sum) <= (COLS / 16.0 + 5) * 0x1p-24 * size);
             }
         }
         drop(&w);

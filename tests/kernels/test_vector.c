@@ -113,7 +113,7 @@ static void norm_and_softmax_are_right(void **s)
         kc_rung(0)->rmsnorm(t.got, t.a, t.b, n, 1e-5f);
         for (int i = 0; i < n; i++) {
             double v = t.a[i] / sqrt(sum / n + 1e-5) * t.b[i];
-            assert_true(fabs(t.got[i] - v) <= (n / 16 + 10) * 0x1p-24 * fabs(v));
+            assert_true(fabs(t.got[i] - v) <= (n / 16.0 + 10) * 0x1p-24 * fabs(v));
         }
         for (int i = 0; i < n; i++) t.got[i] = t.a[i] = t.a[i] * 50.0f;
         kc_rung(0)->softmax(t.got, n, 0.25f);
@@ -122,7 +122,7 @@ static void norm_and_softmax_are_right(void **s)
         for (int i = 0; i < n; i++) {
             double v = exp(t.a[i] * 0.25 - max) / total;
             /* the difference of two scores of up to 12.5 is rounded once: 2^-21 in the exponent */
-            assert_true(fabs(t.got[i] - v) <= ((n / 16 + 10) * 0x1p-24 + 0x1p-20) * v);
+            assert_true(fabs(t.got[i] - v) <= ((n / 16.0 + 10) * 0x1p-24 + 0x1p-20) * v);
             ones += t.got[i];
         }
         assert_true(fabs(ones - 1) < 1e-5);

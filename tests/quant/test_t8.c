@@ -54,7 +54,7 @@ static void check_row(const float *x, int cols)
         double scale = sl_f16_to_f32(h), max = 0, e = 0;
         assert_true(h < 0x7c00); /* finite, not negative */
         for (int i = 0; i < n; i++) {
-            max = fmax(max, fabs(x[c0 + i]));
+            max = fmax(max, fabs((double)x[c0 + i]));
             e += ((double)x[c0 + i] - back[c0 + i]) * ((double)x[c0 + i] - back[c0 + i]);
             any |= row[c0 + i];
         }
@@ -199,7 +199,7 @@ static void search_pays(void **s)
     for (int c = 0; c < COLS; c += 32) {
         double max = 0;
         for (int i = 0; i < 32; i++) {
-            max = fmax(max, fabs(x[c + i]));
+            max = fmax(max, fabs((double)x[c + i]));
             found += ((double)x[c + i] - back[c + i]) * ((double)x[c + i] - back[c + i]);
         }
         plain += error_with(x + c, 32, plain_scale(max));
