@@ -3,8 +3,11 @@
  *   model-00001-of-N  layer 0 | ... | layer L-1 | globals | mm_projector | vision_tower
  *
  * One shard a layer, as released; a shard is a safetensors file whose tensors are, byte for byte, those
- * of the source: experts are decoded back to mxfp4, everything else was carried verbatim. Checksums
- * are compared on the way. The index comes last: a folder without it is an export that was cut short. */
+ * of the source: experts are decoded back to mxfp4, everything else was carried verbatim. Inside a
+ * shard they lie as the safetensors writer puts them (widest type first, then by name as text, no
+ * metadata), the order that gives the file sizes of the release; experts are then the last ones, each
+ * in one piece. Checksums are compared on the way. The index comes last: a folder without it is an
+ * export that was cut short. */
 #define _GNU_SOURCE
 #include "convert/convert.h"
 
@@ -35,8 +38,8 @@ struct plain {
 };
 
 struct piece {
-    int plain; /* index, or -1: experts [first, first + n) */
-    int first, n;
+    int plain;          /* index, or -1: experts [first, first + n) */
+    int first, n;       /* places in `order` */
     uint64_t at, bytes; /* within the tensor */
     uint32_t crc32;
 };
@@ -57,7 +60,8 @@ struct export
     const char *dst;
     struct shard *shards;
     int n_shards;
-    int group; /* experts a task */
+    int group;  /* experts a task */
+    int *order; /* [n_experts] ids by their names as text: 0, 1, 10, 100, ... */
     uint64_t task_bytes;
     struct sl_jobs *jobs;
     struct sl_progress *progress;
@@ -123,6 +127,43 @@ static int place_all(struct export *x)
     return rc;
 }
 
+/* Descending order of types in the safetensors writer. */
+static int type_rank(int dtype)
+{
+    return dtype == SL_DT_F32 ? 0 : dtype == SL_DT_BF16 ? 1 : dtype == SL_DT_F16 ? 2 : 3;
+}
+
+static int by_type_and_name(const void *a, const void *b)
+{
+    const struct sl_in_tensor *x = &((const struct plain *)a)->t;
+    const struct sl_in_tensor *y = &((const struct plain *)b)->t;
+    int d = type_rank(x->dtype) - type_rank(y->dtype);
+    return d ? d : strcmp(x->name, y->name); /* the prefix is the same for all of a shard */
+}
+
+static int by_text(const void *a, const void *b)
+{
+    char x[16];
+    char y[16];
+    snprintf(x, sizeof x, "%d.", *(const int *)a);
+    snprintf(y, sizeof y, "%d.", *(const int *)b);
+    return strcmp(x, y);
+}
+
+static int sort_all(struct export *x)
+{
+    int n = x->in->cfg.n_experts;
+    x->order = calloc((size_t)n + 1, sizeof *x->order);
+    if (!x->order) return no_memory(x);
+    for (int e = 0; e < n; e++) x->order[e] = e;
+    qsort(x->order, (size_t)n, sizeof *x->order, by_text);
+    for (int i = 0; i < x->n_shards; i++)
+        if (x->shards[i].n_plain)
+            qsort(x->shards[i].plain, (size_t)x->shards[i].n_plain, sizeof *x->shards[i].plain,
+                  by_type_and_name);
+    return 0;
+}
+
 /* ---- headers -------------------------------------------------------------------------------------- */
 
 static void full_name(const struct export *x, const char *name, char *out, size_t n)
@@ -133,7 +174,7 @@ static void full_name(const struct export *x, const char *name, char *out, size_
 static void put_entry(FILE *f, const char *name, int dtype, int n_dims, const int64_t *shape,
                       uint64_t *at, uint64_t bytes)
 {
-    putc(',', f);
+    putc(*at ? ',' : '{', f);
     sl_json_put_string(f, name);
     fprintf(f, ":{\"dtype\":\"%s\",\"shape\":[", sl_dtype_name(dtype));
     for (int d = 0; d < n_dims; d++) fprintf(f, "%s%" PRId64, d ? "," : "", shape[d]);
@@ -141,28 +182,43 @@ static void put_entry(FILE *f, const char *name, int dtype, int n_dims, const in
     *at += bytes;
 }
 
-/* Calls with each tensor of an expert, in the order in which expert_bytes lays them out. */
+/* gate, up, down are w1, w3, w2; by name w2 comes before w3. */
+static const int mats_by_name[SL_N_MATS] = {SL_GATE, SL_DOWN, SL_UP};
+
 struct expert_names {
     const struct export *x;
     FILE *f;
     uint64_t *at;
-    const char *shard; /* the index wants names and shard, the header shapes */
+    const char *shard; /* the index wants names and shard, the header (NULL) shapes */
+    struct sl_item items[2 * SL_N_MATS];
+    int n;
 };
 
-static int put_expert_tensor(void *ctx, const struct sl_item *it)
+static int keep_item(void *ctx, const struct sl_item *it)
 {
     struct expert_names *k = ctx;
-    char name[256];
-    full_name(k->x, it->name, name, sizeof name);
-    if (k->shard) {
-        fputs(",\n    ", k->f);
-        sl_json_put_string(k->f, name);
-        fprintf(k->f, ": \"%s\"", k->shard);
-        return 0;
-    }
-    put_entry(k->f, name, it->dtype, it->n_dims, it->shape, k->at,
-              (uint64_t)it->shape[0] * (uint64_t)it->shape[1]);
+    k->items[k->n++] = *it;
     return 0;
+}
+
+/* The six tensors of an expert, by name; put_expert() lays out their bytes alike. */
+static void put_expert_tensors(struct expert_names *k, int layer, int expert)
+{
+    char name[256];
+    k->n = 0;
+    sl_inventory_experts(&k->x->in->cfg, layer, expert, keep_item, k);
+    for (int i = 0; i < k->n; i++) {
+        const struct sl_item *it = &k->items[2 * mats_by_name[i / 2] + i % 2];
+        full_name(k->x, it->name, name, sizeof name);
+        if (k->shard) {
+            fputs(",\n    ", k->f);
+            sl_json_put_string(k->f, name);
+            fprintf(k->f, ": \"%s\"", k->shard);
+        } else {
+            put_entry(k->f, name, it->dtype, it->n_dims, it->shape, k->at,
+                      (uint64_t)it->shape[0] * (uint64_t)it->shape[1]);
+        }
+    }
 }
 
 static int make_header(struct export *x, struct shard *s)
@@ -172,7 +228,7 @@ static int make_header(struct export *x, struct shard *s)
     char name[256];
     FILE *f = open_memstream(&s->header, &len);
     if (!f) return no_memory(x);
-    fputs("________{\"__metadata__\":{\"format\":\"pt\"}", f); /* the length goes in front */
+    fputs("________", f); /* the length goes here */
     for (int i = 0; i < s->n_plain; i++) {
         const struct sl_in_tensor *t = &s->plain[i].t;
         s->plain[i].offset = at;
@@ -180,9 +236,8 @@ static int make_header(struct export *x, struct shard *s)
         put_entry(f, name, t->dtype, t->n_dims, t->shape, &at, t->bytes);
     }
     s->expert_offset = at;
-    struct expert_names k = {x, f, &at, NULL};
-    for (int e = 0; e < s->n_experts; e++)
-        sl_inventory_experts(&x->in->cfg, s->layer, e, put_expert_tensor, &k);
+    struct expert_names k = {.x = x, .f = f, .at = &at};
+    for (int e = 0; e < s->n_experts; e++) put_expert_tensors(&k, s->layer, x->order[e]);
     putc('}', f);
     for (long n = ftell(f); n % 8; n++) putc(' ', f);
     int bad = ferror(f);
@@ -216,14 +271,15 @@ static int cut(const struct export *x, const struct shard *s, struct piece *out)
     return n;
 }
 
-/* The six tensors of one expert, as sl_inventory_experts orders them. */
+/* The six tensors of one expert, by name. */
 static int put_expert(const struct export *x, int expert, uint8_t *scratch, uint8_t *out,
                       struct sl_err *err)
 {
     const struct sl_config *c = &x->in->cfg;
     struct sl_in_expert e;
     int rc = x->in->ops->read_expert(x->in, x->now->layer, expert, scratch, &e, err);
-    for (int m = 0; !rc && m < SL_N_MATS; m++) {
+    for (int i = 0; !rc && i < SL_N_MATS; i++) {
+        int m = mats_by_name[i];
         memcpy(out, e.codes[m], sl_mat_codes_bytes(c, m));
         out += sl_mat_codes_bytes(c, m);
         memcpy(out, e.scales[m], sl_mat_scales_bytes(c, m));
@@ -253,7 +309,7 @@ static int write_piece(void *ctx, int task, uint8_t *buf, struct sl_err *err)
         data = buf + sl_align_up(x->in->scratch_bytes, SL_PAGE);
         bytes = one * (uint64_t)p->n;
         for (int i = 0; !rc && i < p->n; i++)
-            rc = put_expert(x, p->first + i, buf, data + one * (uint64_t)i, err);
+            rc = put_expert(x, x->order[p->first + i], buf, data + one * (uint64_t)i, err);
         if (rc) return rc;
         offset += s->expert_offset + one * (uint64_t)p->first;
     }
@@ -329,9 +385,8 @@ static int write_index(struct export *x)
             sl_json_put_string(f, name);
             fprintf(f, ": \"%s\"", s->name);
         }
-        struct expert_names k = {x, f, NULL, s->name};
-        for (int e = 0; e < s->n_experts; e++)
-            sl_inventory_experts(&x->in->cfg, s->layer, e, put_expert_tensor, &k);
+        struct expert_names k = {.x = x, .f = f, .shard = s->name};
+        for (int e = 0; e < s->n_experts; e++) put_expert_tensors(&k, s->layer, x->order[e]);
     }
     fputs("\n  }\n}\n", f);
     int bad = ferror(f);
@@ -387,6 +442,7 @@ static int export_all(struct export *x, int jobs)
 {
     uint64_t total;
     int rc = place_all(x);
+    if (!rc) rc = sort_all(x);
     for (int i = 0; !rc && i < x->n_shards; i++) rc = make_header(x, &x->shards[i]);
     if (!rc) rc = check_dst(x);
     if (!rc) rc = check_space(x, &total);
@@ -425,6 +481,7 @@ int sl_export_hf_cut(const struct sl_pack *p, const char *dst, int jobs, uint64_
         free(x.shards[i].header);
     }
     free(x.shards);
+    free(x.order);
     sl_jobs_close(x.jobs);
     sl_input_close(x.in);
     return rc;

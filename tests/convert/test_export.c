@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "offload/pack.h"
 #include "tests/convert/checkpoint_copy.h"
 #include "tests/convert/pack_tree.h"
@@ -132,6 +133,55 @@ static void test_every_tensor_comes_back(void **state)
     round_trip(TINY_A, SL_FMT_MXFP4, 777, 3);
     round_trip("tests/fixtures/tiny-b", SL_FMT_M4, 5000, 2);
     round_trip("models/k3-nano", SL_FMT_M4, 1 << 16, 2);
+}
+
+static int rank_of(const char *dtype)
+{
+    static const char *const order[] = {"F32", "BF16", "F16", "U8"};
+    for (int i = 0; i < 4; i++)
+        if (!strcmp(dtype, order[i])) return i;
+    return -1;
+}
+
+/* The order of the safetensors writer, and so the header bytes and file sizes of the release: widest
+ * type first, then by name as text, data in the same order, no metadata, padded to 8 bytes. */
+static void test_shards_are_ordered_as_released(void **state)
+{
+    struct sl_convert_opts o = pt_opts();
+    struct sl_err err = {0};
+    (void)state;
+    pt_convert(TINY_A, pt_path(&room, "ordered.pack"), &o);
+    if (export_to(pt_path(&room, "ordered.pack"), pt_path(&room, "ordered"), 16 << 20, 2, &err))
+        fail_msg("%s", err.text);
+    for (int i = 1; i <= 10; i++) {
+        char path[600];
+        char *text;
+        size_t len;
+        cJSON *head;
+        snprintf(path, sizeof path, "%s/%s", pt_path(&room, "ordered"), cc_shard_name(i));
+        if (sl_read_file(&text, &len, path, 1 << 26, SL_E_IO, &err)) fail_msg("%s", err.text);
+        uint64_t n = sl_le64(text);
+        assert_true(n % 8 == 0 && n + 8 < len);
+        if (sl_json_parse(&head, text + 8, n, path, SL_E_SOURCE, &err)) fail_msg("%s", err.text);
+        double at = 0;
+        int rank = 0;
+        const char *name = "";
+        for (const cJSON *t = head->child; t; t = t->next) {
+            const cJSON *offsets = cJSON_GetObjectItem(t, "data_offsets");
+            int r = rank_of(cJSON_GetStringValue(cJSON_GetObjectItem(t, "dtype")));
+            assert_true(cJSON_GetArrayItem(offsets, 0)->valuedouble == at);
+            at = cJSON_GetArrayItem(offsets, 1)->valuedouble;
+            if (r < rank || (r == rank && strcmp(t->string, name) <= 0))
+                fail_msg("%s: %s stands behind %s", path, t->string, name);
+            rank = r;
+            name = t->string;
+        }
+        assert_true(at == (double)(len - 8 - n));
+        cJSON_Delete(head);
+        free(text);
+    }
+    pt_remove(pt_path(&room, "ordered"));
+    pt_remove(pt_path(&room, "ordered.pack"));
 }
 
 /* What a random checkpoint does not have: codes of -0, scales of zero blocks, vision, no prefix. */
