@@ -279,8 +279,11 @@ static void test_target_must_be_empty(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_tensor_comes_back), cmocka_unit_test(test_corners_come_back),
-        cmocka_unit_test(test_lossy_pack_is_refused),   cmocka_unit_test(test_damage_is_noticed),
+        cmocka_unit_test(test_every_tensor_comes_back),
+        cmocka_unit_test(test_shards_are_ordered_as_released),
+        cmocka_unit_test(test_corners_come_back),
+        cmocka_unit_test(test_lossy_pack_is_refused),
+        cmocka_unit_test(test_damage_is_noticed),
         cmocka_unit_test(test_target_must_be_empty),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
