@@ -46,7 +46,7 @@ static int start_noting(struct sluice_session *s, struct sl_err *err)
         !(s->routes = calloc(n, sizeof *s->routes)))
         return sl_fail(err, SL_E_NOMEM, NULL, "routes", "no memory for %llu positions",
                        (unsigned long long)s->plan.info.ctx);
-    const struct sl_observer o = {note, s};
+    const struct sl_observer o = {.see = note, .ctx = s};
     sl_graph_observe(s->graph, &o);
     return 0;
 }

@@ -23,17 +23,26 @@ enum sl_point {
     SL_POINT_RESID,    /* [n][hidden] after the layer */
     SL_POINT_FINAL,    /* [n][hidden] input of lm_head, layer = n_layers */
     SL_POINT_LATENT,   /* [n][latent] input of the routed experts */
-    SL_POINT_ROUTE     /* struct sl_route [n] */
+    SL_POINT_ROUTE,    /* struct sl_route [n] */
+    SL_POINT_HIDDEN    /* struct sl_hidden: one expert's pairs; only to observers that ask for it */
 };
 struct sl_route {
     const int *ids;       /* [top_k], best selection score first */
     const float *weights; /* [top_k] combining weights */
     float margin;         /* last taken less first left out, in selection score */
+    const float *scores;  /* [n_experts] sigmoids, without the selection bias */
+};
+/* What w2 of an expert reads: rows after SiTU, in token order. n_tokens of the call is their number. */
+struct sl_hidden {
+    int expert;
+    const float *rows; /* [n][ld], moe_intermediate_size wide */
+    size_t ld;
 };
 struct sl_observer {
     void (*see)(void *ctx, enum sl_point point, int layer, uint64_t position, int n_tokens,
                 const void *data);
     void *ctx;
+    bool hidden; /* report SL_POINT_HIDDEN too; all experts are then computed row by row */
 };
 
 struct sl_graph;

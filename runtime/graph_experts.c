@@ -98,6 +98,16 @@ static void add_expert(struct sl_graph *g, int step, int at, const struct sl_hel
                                   .post = SL_POST_SITU};
 }
 
+/* n pairs of an expert from row `used` of the batch's buffers, gate and up done: what w2 will read. */
+static void see_hidden(struct sl_graph *g, int expert, int n, int used)
+{
+    if (!g->observer.hidden) return;
+    const size_t width = (size_t)g->c->moe_intermediate_size;
+    const struct sl_hidden h = {
+        .expert = expert, .rows = g->moe.hidden[0] + (size_t)used * width, .ld = width};
+    g->observer.see(g->observer.ctx, SL_POINT_HIDDEN, g->l, g->pos, n, &h);
+}
+
 /* All pairs of the batch, which fit the buffers, and the shared experts. */
 static void run_rows(struct sl_graph *g, const struct sl_held *held, int n, bool shared)
 {
@@ -111,6 +121,11 @@ static void run_rows(struct sl_graph *g, const struct sl_held *held, int n, bool
             used += pairs;
         }
         if (at) sl_graph_mul(g, g->segs, at);
+        for (int i = 0, row = 0; step == 0 && i < n; i++) {
+            const int pairs = n_pairs_of(g, held[i].expert);
+            see_hidden(g, held[i].expert, pairs, row);
+            row += pairs;
+        }
     }
 }
 
@@ -123,6 +138,7 @@ static void run_rows_of_one(struct sl_graph *g, const struct sl_held *h)
         for (int step = 0; step < 2; step++) {
             add_expert(g, step, 0, h, skip, n, 0);
             sl_graph_mul(g, g->segs, 1);
+            if (step == 0) see_hidden(g, h->expert, n, 0);
         }
     }
 }
@@ -191,7 +207,7 @@ static void run_batch(struct sl_graph *g, struct sl_held *held, int n, bool shar
         return;
     }
     if (shared) run_rows(g, held, 0, true);
-    if (n >= 2 * g->n_threads) {
+    if (n >= 2 * g->n_threads && !g->observer.hidden) {
         run_experts(g, held, n);
         return;
     }

@@ -113,7 +113,8 @@ static void route_token(struct sl_graph *g, int tok, int *chosen)
     float *weights = b->weights + (size_t)tok * (size_t)k;
     memcpy(ids, chosen, sizeof(int) * (size_t)k);
     weigh(c, scores, ids, weights);
-    b->routes[tok] = (struct sl_route){.ids = ids, .weights = weights, .margin = margin};
+    b->routes[tok] =
+        (struct sl_route){.ids = ids, .weights = weights, .margin = margin, .scores = scores};
 }
 
 static void route_task(void *ctx, int task, int worker)

@@ -236,7 +236,7 @@ static void check_trace(int i, int chunk)
     const struct sl_config *c = &e.pack->cfg;
     struct seen s;
     seen_init(&s, c, q.n_ids);
-    sl_graph_observe(e.graph, &(struct sl_observer){see, &s});
+    sl_graph_observe(e.graph, &(struct sl_observer){.see = see, .ctx = &s});
     golden_feed(&e, q.ids, q.n_ids, NULL);
 
     for (int p = 0; p < POINTS; p++) {

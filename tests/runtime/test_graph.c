@@ -198,7 +198,7 @@ static void interrupts(void **state)
     assert_int_equal(sl_graph_feed(e.graph, e.state, seq.ids, 20, want, 1, &err), 0);
     int last = -1;
     sl_state_reset(e.state);
-    sl_graph_observe(e.graph, &(struct sl_observer){interrupt_at, &last});
+    sl_graph_observe(e.graph, &(struct sl_observer){.see = interrupt_at, .ctx = &last});
     assert_int_equal(sl_graph_feed(e.graph, e.state, seq.ids, 20, got, 1, &err), SL_E_INTR);
     assert_true(last == 3 || last == 4); /* no layer after the next poll */
     sl_interrupt_clear();
@@ -373,9 +373,9 @@ static void forced_routes(void **state)
     const size_t bytes = sizeof(float) * (size_t)golden_vocab(&e);
     float *want = row_of(&e);
     float *got = row_of(&e);
-    sl_graph_observe(e.graph, &(struct sl_observer){record, &r});
+    sl_graph_observe(e.graph, &(struct sl_observer){.see = record, .ctx = &r});
     assert_int_equal(sl_graph_feed(e.graph, e.state, seq.ids, 40, want, 1, &err), 0);
-    sl_graph_observe(e.graph, &(struct sl_observer){record, &seen});
+    sl_graph_observe(e.graph, &(struct sl_observer){.see = record, .ctx = &seen});
     sl_graph_force_routes(e.graph, replay, &r);
     sl_state_reset(e.state);
     assert_int_equal(sl_graph_feed(e.graph, e.state, seq.ids, 40, got, 1, &err), 0);

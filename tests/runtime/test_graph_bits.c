@@ -268,7 +268,7 @@ static void asking_and_looking(void **state)
     float *got = malloc(5 * row);
     assert_non_null(got);
     int seen = 0;
-    sl_graph_observe(e.graph, &(struct sl_observer){nothing_seen, &seen});
+    sl_graph_observe(e.graph, &(struct sl_observer){.see = nothing_seen, .ctx = &seen});
     assert_int_equal(sl_graph_feed(e.graph, e.state, yard[NANO].ids, 100, NULL, 0, &err), 0);
     assert_true(seen > 0);
     sl_graph_observe(e.graph, NULL);
