@@ -1,0 +1,46 @@
+# sluice export: exit codes and messages; contents are compared in tests/convert/test_export.c.
+. tests/cli/lib/common.sh
+
+nano_pack
+run export "$T/nano.pack" "$T/again" --format hf
+check export_exits_0 "exit status $status: $(cat "$T/err")" [ "$status" = 0 ]
+check one_shard_a_layer "$(ls "$T/again")" [ -e "$T/again/model-00006-of-000006.safetensors" ]
+for f in config.json tiktoken.model tokenizer_config.json; do
+    check "same_$f" "differs" cmp -s "$NANO/$f" "$T/again/$f"
+done
+run convert "$T/again" "$T/again.pack"
+check export_converts_again "exit status $status: $(cat "$T/err")" [ "$status" = 0 ]
+check same_trunk "trunk.bin differs" cmp -s "$T/nano.pack/trunk.bin" "$T/again.pack/trunk.bin"
+check same_bank "L003.bank differs" \
+    cmp -s "$T/nano.pack/experts/L003.bank" "$T/again.pack/experts/L003.bank"
+
+refused not_empty 2 'is not empty' export "$T/nano.pack" "$T/again" --format hf
+refused format_is_needed 2 '--format' export "$T/nano.pack" "$T/no"
+refused unknown_format 2 '--format' export "$T/nano.pack" "$T/no" --format onnx
+refused no_gguf_here 2 'gguf is not available in this build' \
+    export "$T/nano.pack" "$T/no" --format gguf
+refused no_pack 4 "$T/none" export "$T/none" "$T/no" --format hf
+run convert "$NANO" "$T/t8.pack" --trunk t8
+refused lossy 3 'model\.layers\.0\.[a-z_.]*: stored as t8: this pack is lossy' \
+    export "$T/t8.pack" "$T/no" --format hf
+check refusals_leave_nothing "$(ls -A "$T/no" 2>/dev/null)" [ ! -e "$T/no" ]
+truncate -s -1 "$T/t8.pack/trunk.bin"
+refused cut_pack 4 'trunk.bin' export "$T/t8.pack" "$T/no" --format hf
+
+mkdir "$T/disk"
+if mount -t tmpfs -o size=8m none "$T/disk" 2>/dev/null; then
+    trap 'umount "$T/disk" 2>/dev/null; rm -rf "$T"' EXIT
+    refused disk_full 5 'needs [0-9]+ bytes, [0-9]+ are free: [0-9]+ bytes are missing' \
+        export "$T/nano.pack" "$T/disk/again" --format hf
+    check disk_full_leaves_nothing "$(ls -A "$T/disk")" [ -z "$(ls -A "$T/disk")" ]
+    umount "$T/disk"
+else
+    skip disk_full "cannot mount a tmpfs"
+fi
+(
+    ulimit -f 2000
+    exec "$SLUICE" export "$T/nano.pack" "$T/limited" --format hf >"$T/out" 2>"$T/err"
+)
+status=$?
+check size_limit_exits_4 "exit status $status: $(cat "$T/err")" [ "$status" = 4 ]
+check size_limit_leaves_nothing "$(ls "$T/limited" 2>/dev/null)" [ ! -e "$T/limited" ]
