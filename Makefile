@@ -243,10 +243,13 @@ install: all
 	install -m 644 $(O)/libsluice.a '$(DESTDIR)$(PREFIX)/lib/libsluice.a'
 	install -m 755 $(O)/libsluice.so '$(DESTDIR)$(PREFIX)/lib/libsluice.so'
 	install -m 644 runtime/sluice.h '$(DESTDIR)$(PREFIX)/include/sluice.h'
+	install -d '$(DESTDIR)$(PREFIX)/share/sluice/boards'
+	install -m 644 boards/*.json '$(DESTDIR)$(PREFIX)/share/sluice/boards'
 
 uninstall:
 	rm -f '$(DESTDIR)$(PREFIX)/bin/sluice' '$(DESTDIR)$(PREFIX)/lib/libsluice.a' \
 	  '$(DESTDIR)$(PREFIX)/lib/libsluice.so' '$(DESTDIR)$(PREFIX)/include/sluice.h'
+	rm -rf '$(DESTDIR)$(PREFIX)/share/sluice'
 
 deps:
 	@sh scripts/deps.sh

@@ -12,6 +12,10 @@
 #define CORE_DECODE  10.0
 #define CORE_PREFILL 8.0
 
+/* Trellis formats have no vector kernel yet: a core decodes them with the C reference. */
+#define TRELLIS_DECODE  0.1
+#define TRELLIS_PREFILL 0.4
+
 /* Next-token reuse of experts at full size, a public figure (29.5 %, from K3 itself). */
 #define PUBLIC_REUSE 0.295
 
@@ -59,6 +63,11 @@ static bool half_width(const struct sl_board *b)
     return strncmp(b->cpu.isa, "neon", 4) == 0;
 }
 
+static bool is_trellis(int fmt)
+{
+    return fmt == SL_FMT_W36 || fmt == SL_FMT_P36 || fmt == SL_FMT_W26 || fmt == SL_FMT_W16;
+}
+
 static void make_rates(const struct sl_cost_in *in, struct rates *r)
 {
     const struct sl_board *b = in->board;
@@ -72,8 +81,9 @@ static void make_rates(const struct sl_cost_in *in, struct rates *r)
         if (!i || m->prefill < prefill) prefill = m->prefill;
     }
     for (int f = 0; f < SL_WORK_FMTS; f++) {
-        r->decode[f] = decode * share * GIGA;
-        r->prefill[f] = prefill * share * GIGA;
+        bool slow = !b->cpu.n_muls && is_trellis(f);
+        r->decode[f] = (slow ? TRELLIS_DECODE * b->cpu.cores : decode) * share * GIGA;
+        r->prefill[f] = (slow ? TRELLIS_PREFILL * b->cpu.cores : prefill) * share * GIGA;
     }
     for (int i = 0; i < b->cpu.n_muls; i++) {
         const struct sl_board_mul *m = &b->cpu.mul[i];
@@ -251,6 +261,10 @@ void sl_cost_assumptions(const struct sl_cost_in *in, char *out, size_t size)
     const struct sl_board *b = in->board;
     char rate[200] = "";
     char drives[200] = "";
+    bool trellis = false;
+    for (int l = 0; l < in->work->n_layers && !b->cpu.n_muls; l++)
+        for (int f = 0; f < SL_WORK_FMTS; f++)
+            trellis |= is_trellis(f) && in->work->layers[l].expert.weights[f];
     if (!b->cpu.n_muls)
         snprintf(rate, sizeof rate,
                  "Arithmetic was not measured on this board: %.0f G weights/s a core in decode and "
@@ -262,8 +276,11 @@ void sl_cost_assumptions(const struct sl_cost_in *in, char *out, size_t size)
     if (b->n_drives > 1)
         snprintf(drives, sizeof drives,
                  " %d drives count together: every drive holds a copy of the banks.", b->n_drives);
-    snprintf(out, size, "%s%s%s%s", rate, drives,
-             b->gpu.name[0] ? " The GPU is not used: all figures are of the CPU path." : "",
+    snprintf(out, size, "%s%s%s%s%s", rate,
+             trellis ? " Trellis experts have no vector kernel in this build and are priced at the "
+                       "rate of the C reference."
+                     : "",
+             drives, b->gpu.name[0] ? " The GPU is not used: all figures are of the CPU path." : "",
              b->measured ? "" : " Bandwidths are the vendors' figures, not measured.");
     if (out[0] == ' ') memmove(out, out + 1, strlen(out));
 }

@@ -24,8 +24,8 @@ int sl_probe_products(struct sl_pool *pool, const enum sl_fmt *fmts, int n, uint
 struct sl_probe_drive {
     const char *path;      /* a folder, or a file to read (nothing is written then) */
     uint64_t record_bytes; /* size of one read, rounded up to 4096 */
-    uint64_t temp_bytes;   /* of the file written when path is a folder; capped by a quarter of the
-                              free space; at least 8 records must fit */
+    uint64_t temp_bytes;   /* of the file written when path is a folder; capped by 64 records
+                              and a quarter of the free space; at least 8 records must fit */
     double seconds;        /* a depth */
     const int *depths;     /* ascending, [n_depths], at most SL_BOARD_DEPTHS */
     int n_depths;

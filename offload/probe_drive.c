@@ -18,7 +18,7 @@
 #include "offload/pack_layout.h"
 #include "offload/probe.h"
 
-enum { MIN_RECORDS = 8, MAX_DEPTH = 64 };
+enum { MIN_RECORDS = 8, MAX_RECORDS = 64, MAX_DEPTH = 64 };
 #define MIN_COUNTED 0.95 /* of our bytes, that the kernel must have fetched too */
 
 static double now_seconds(void)
@@ -133,6 +133,7 @@ static int make_temp(const struct sl_probe_drive *o, uint64_t record, int *fd,
     int rc = sl_free_space(o->path, &space, err);
     if (rc) return rc;
     uint64_t want = o->temp_bytes < space / 4 ? o->temp_bytes : space / 4;
+    if (want > MAX_RECORDS * record) want = MAX_RECORDS * record;
     want = want / record * record;
     if (want < MIN_RECORDS * record)
         return sl_fail(err, SL_E_NOSPACE, o->path, NULL,
