@@ -11,7 +11,7 @@
 
 struct sl_bpe_run; /* scratch and cache of one call; not shared by threads */
 
-/* v must outlive the run. with_cache: keep ids of short pieces, 1 MiB, worth it for long texts. */
+/* v must outlive the run. with_cache: remember pieces and pairs, 1.25 MiB, worth it for long texts. */
 int sl_bpe_run_open(struct sl_bpe_run **out, const struct sl_vocab *v, bool with_cache,
                     struct sl_err *err);
 void sl_bpe_run_close(struct sl_bpe_run *r); /* NULL is fine */

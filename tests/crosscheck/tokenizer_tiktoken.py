@@ -208,8 +208,7 @@ def ranges(points):
 
 
 def sweep(name, ref, folder, work):
-    """Every code point in contexts that tell the classes apart, one line each. Byte tokens would hide
-    where pieces end, so the vocabulary for this is one that merges everything that a piece holds."""
+    """Every code point in contexts that tell the classes apart, one line each."""
     lines = [f"A{c}b{c}C {c} {c}9{c}!{c}{c}x'{c}" for c in map(chr, range(0x20, 0x110000))
              if not 0xD800 <= ord(c) < 0xE000]
     text = "\n".join(lines)
