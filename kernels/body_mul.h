@@ -263,27 +263,33 @@ static void panel_row(const struct sl_mat *w, int r, int col0, int n, float *out
 SL_INLINE void tile(const float *w, const float *x, size_t ldx, int steps, float *lane, int n_tok)
 {
     enum { LANE_ROW = PANEL_TOKENS * SL_LANES };
+    /* Loops of fixed length with a condition that inlining settles: compilers unroll those. */
 #pragma GCC unroll 16
     for (int v = 0; v < LANE_VECTORS; v++, w += VW, x += VW, lane += VW) {
         vf s[GROUP][TILE], a[GROUP];
 #pragma GCC unroll 16
-        for (int g = 0; g < GROUP; g++)
+        for (int g = 0; g < GROUP; g++) {
 #pragma GCC unroll 16
-            for (int t = 0; t < n_tok; t++) s[g][t] = vf_load(lane + g * LANE_ROW + t * SL_LANES);
+            for (int t = 0; t < TILE; t++)
+                if (t < n_tok) s[g][t] = vf_load(lane + g * LANE_ROW + t * SL_LANES);
+        }
         for (int i = 0; i < steps; i++) {
 #pragma GCC unroll 16
             for (int g = 0; g < GROUP; g++) a[g] = vf_load(w + g * PANEL_COLS + i * SL_LANES);
 #pragma GCC unroll 16
-            for (int t = 0; t < n_tok; t++) {
+            for (int t = 0; t < TILE; t++) {
+                if (t >= n_tok) continue;
                 const vf xt = vf_load(x + (size_t)t * ldx + i * SL_LANES);
 #pragma GCC unroll 16
                 for (int g = 0; g < GROUP; g++) s[g][t] = vf_add(s[g][t], vf_mul(a[g], xt));
             }
         }
 #pragma GCC unroll 16
-        for (int g = 0; g < GROUP; g++)
+        for (int g = 0; g < GROUP; g++) {
 #pragma GCC unroll 16
-            for (int t = 0; t < n_tok; t++) vf_store(lane + g * LANE_ROW + t * SL_LANES, s[g][t]);
+            for (int t = 0; t < TILE; t++)
+                if (t < n_tok) vf_store(lane + g * LANE_ROW + t * SL_LANES, s[g][t]);
+        }
     }
 }
 
