@@ -41,11 +41,20 @@ enum cause { CAUSE_ERRNO, CAUSE_SHORT, CAUSE_CRC };
 struct slot {
     int32_t layer, expert; /* -1 while EMPTY */
     int32_t pins;
+    uint32_t next, prev; /* in a queue */
     uint8_t state;
     uint8_t cause;   /* of FAILED */
     bool wanted;     /* requested and not yet taken */
+    bool ahead;      /* brought, or to be brought, by a prefetch; not requested since */
+    bool begun;      /* of INFLIGHT: out of its queue */
+    bool loose;      /* of INFLIGHT: begun, and nobody has requested it */
     uint32_t detail; /* of FAILED: errno, bytes found, or the crc found */
     uint64_t order;  /* of landing; hits land when they are requested */
+};
+
+/* Slots waiting to be read, oldest first. */
+struct queue {
+    uint32_t head, tail, n;
 };
 
 struct sl_store {
@@ -65,11 +74,12 @@ struct sl_store {
     uint32_t n_empty;
     uint32_t *wanted; /* slots with .wanted, any order */
     uint32_t n_wanted;
-    uint32_t *queue; /* ring [n_slots] of slots to read */
-    uint32_t queue_at, queue_n;
-    uint32_t reading;  /* reads in progress */
-    uint32_t n_pinned; /* slots with pins */
-    uint32_t *mark;    /* [n_experts]: number of the last request that named the expert */
+    struct queue demand, prefetch;
+    uint32_t reading;          /* reads in progress */
+    uint32_t prefetch_reading; /* those of them that began as prefetch */
+    uint32_t n_loose;          /* slots with .loose: they can be had when they have landed */
+    uint32_t n_pinned;         /* slots with pins */
+    uint32_t *mark;            /* [n_experts]: number of the last request that named the expert */
     uint32_t request;
     uint64_t order;
     struct sl_evict *evict;
@@ -114,7 +124,7 @@ uint64_t sl_store_resident_bytes(const struct sl_pack *p)
 
 uint64_t sl_store_table_bytes(const struct sl_pack *p, uint64_t n_slots)
 {
-    uint64_t a_slot = sizeof(struct slot) + 3 * sizeof(uint32_t) + 2 * sizeof(uint32_t);
+    uint64_t a_slot = sizeof(struct slot) + 2 * sizeof(uint32_t) + 2 * sizeof(uint32_t);
     uint64_t lookup = (uint64_t)p->cfg.n_layers * (uint64_t)p->cfg.n_experts * sizeof(uint32_t);
     return sizeof(struct sl_store) + n_slots * a_slot + lookup +
            (uint64_t)p->cfg.n_experts * sizeof(uint32_t) +
@@ -164,17 +174,95 @@ static enum state read_record(struct sl_store *s, uint32_t slot, enum cause *cau
     return READY;
 }
 
+/* ------------------------------------------------------------------ queues, under the lock */
+
+static void queue_push(struct sl_store *s, struct queue *q, uint32_t slot)
+{
+    struct slot *x = &s->slots[slot];
+    x->prev = q->n ? q->tail : NO_SLOT;
+    x->next = NO_SLOT;
+    if (q->n++)
+        s->slots[q->tail].next = slot;
+    else
+        q->head = slot;
+    q->tail = slot;
+}
+
+static void queue_remove(struct sl_store *s, struct queue *q, uint32_t slot)
+{
+    const struct slot *x = &s->slots[slot];
+    if (x->prev != NO_SLOT)
+        s->slots[x->prev].next = x->next;
+    else
+        q->head = x->next;
+    if (x->next != NO_SLOT)
+        s->slots[x->next].prev = x->prev;
+    else
+        q->tail = x->prev;
+    q->n--;
+}
+
+/* The next record to read, NO_SLOT when none may begin. A prefetch begins only when no demand waits,
+ * and few at a time: a demand that comes later shares the drive with that many records at most. */
+static uint32_t begin_read(struct sl_store *s)
+{
+    uint32_t slot = NO_SLOT;
+    if (s->demand.n) {
+        slot = s->demand.head;
+        queue_remove(s, &s->demand, slot);
+    } else if (s->prefetch.n && s->prefetch_reading < SL_STORE_PREFETCH_READS) {
+        slot = s->prefetch.head;
+        queue_remove(s, &s->prefetch, slot);
+        s->prefetch_reading++;
+        s->slots[slot].loose = true;
+        s->n_loose++;
+    }
+    if (slot == NO_SLOT) return slot;
+    s->slots[slot].begun = true;
+    s->reading++;
+    return slot;
+}
+
+static void not_loose(struct sl_store *s, struct slot *x)
+{
+    if (x->loose) s->n_loose--;
+    x->loose = false;
+}
+
+static void make_empty(struct sl_store *s, uint32_t slot);
+
+static void end_read(struct sl_store *s, uint32_t slot, bool prefetch, enum state now,
+                     enum cause cause, uint32_t detail)
+{
+    struct slot *x = &s->slots[slot];
+    bool unasked = x->loose;
+    x->state = (uint8_t)now;
+    x->cause = (uint8_t)cause;
+    x->detail = detail;
+    x->order = s->order++;
+    not_loose(s, x);
+    if (now == READY) {
+        s->stats.reads++;
+        s->stats.bytes_read += bank_of(s, x)->entries[x->expert].bytes;
+    } else if (unasked) {
+        make_empty(s, slot); /* whoever needs it reads it again, and is told then */
+    }
+    s->reading--;
+    if (prefetch) s->prefetch_reading--;
+    pthread_cond_broadcast(&s->landed);
+}
+
 static void *reader_main(void *arg)
 {
     struct sl_store *s = arg;
     pthread_mutex_lock(&s->lock);
-    for (;;) {
-        while (!s->queue_n && !s->stop) pthread_cond_wait(&s->work, &s->lock);
-        if (s->stop) break;
-        uint32_t slot = s->queue[s->queue_at];
-        s->queue_at = (s->queue_at + 1) % s->n_slots;
-        s->queue_n--;
-        s->reading++;
+    while (!s->stop) {
+        uint32_t slot = begin_read(s);
+        if (slot == NO_SLOT) {
+            pthread_cond_wait(&s->work, &s->lock);
+            continue;
+        }
+        bool prefetch = s->slots[slot].loose;
         pthread_mutex_unlock(&s->lock);
 
         enum cause cause = CAUSE_ERRNO;
@@ -182,17 +270,7 @@ static void *reader_main(void *arg)
         enum state now = read_record(s, slot, &cause, &detail);
 
         pthread_mutex_lock(&s->lock);
-        struct slot *x = &s->slots[slot];
-        x->state = (uint8_t)now;
-        x->cause = (uint8_t)cause;
-        x->detail = detail;
-        x->order = s->order++;
-        if (now == READY) {
-            s->stats.reads++;
-            s->stats.bytes_read += bank_of(s, x)->entries[x->expert].bytes;
-        }
-        s->reading--;
-        pthread_cond_broadcast(&s->landed);
+        end_read(s, slot, prefetch, now, cause, detail);
     }
     pthread_mutex_unlock(&s->lock);
     return NULL;
@@ -254,12 +332,10 @@ static int make_tables(struct sl_store *s, const struct sl_store_opts *o, struct
     s->where = malloc(keys * sizeof *s->where);
     s->empty = malloc(n * sizeof *s->empty);
     s->wanted = malloc(n * sizeof *s->wanted);
-    s->queue = malloc(n * sizeof *s->queue);
     s->mark = calloc((size_t)p->cfg.n_experts, sizeof *s->mark);
     s->files = calloc((size_t)p->n_banks, sizeof *s->files);
     s->readers = calloc(READERS_MAX, sizeof *s->readers);
-    if (!s->slots || !s->where || !s->empty || !s->wanted || !s->queue || !s->mark || !s->files ||
-        !s->readers)
+    if (!s->slots || !s->where || !s->empty || !s->wanted || !s->mark || !s->files || !s->readers)
         return sl_fail(err, SL_E_NOMEM, NULL, "expert slots", "out of memory for %zu slots", n);
     for (size_t k = 0; k < keys; k++) s->where[k] = NO_SLOT;
     for (uint32_t i = 0; i < s->n_slots; i++) {
@@ -328,7 +404,6 @@ void sl_store_close(struct sl_store *s)
     free(s->where);
     free(s->empty);
     free(s->wanted);
-    free(s->queue);
     free(s->mark);
     free(s->files);
     free(s->readers);
@@ -359,11 +434,13 @@ static void unpin(struct sl_store *s, struct slot *x)
 static void make_empty(struct sl_store *s, uint32_t slot)
 {
     struct slot *x = &s->slots[slot];
-    assert(!x->pins && !x->wanted);
+    assert(!x->pins && !x->wanted && !x->loose);
+    if (x->state == READY && x->ahead) s->stats.prefetch_wasted++;
     s->where[key_of(s, x->layer, x->expert)] = NO_SLOT;
     sl_evict_drop(s->evict, slot);
     x->layer = x->expert = -1;
     x->state = EMPTY;
+    x->ahead = x->begun = false;
     s->empty[s->n_empty++] = slot;
 }
 
@@ -393,28 +470,81 @@ static bool may_evict(void *ctx, uint32_t slot)
     return s->slots[slot].state == READY && !s->slots[slot].pins;
 }
 
-/* An EMPTY slot for (layer, expert), queued for reading. There is one: the caller has counted. */
-static void start_read(struct sl_store *s, int layer, int expert)
+/* A prefetch must not push out another one that may still prove right. */
+static bool may_evict_for_prefetch(void *ctx, uint32_t slot)
 {
-    if (!s->n_empty) {
-        uint32_t victim = sl_evict_victim(s->evict, may_evict, s);
-        assert(victim != SL_EVICT_NONE);
+    const struct sl_store *s = ctx;
+    return may_evict(ctx, slot) && !s->slots[slot].ahead;
+}
+
+/* Forgets a prefetch that has not begun. */
+static void drop_prefetch(struct sl_store *s, uint32_t slot)
+{
+    queue_remove(s, &s->prefetch, slot);
+    s->stats.prefetch_dropped++;
+    make_empty(s, slot);
+}
+
+static bool free_one(struct sl_store *s, bool prefetch)
+{
+    if (s->n_empty) return true;
+    uint32_t victim = sl_evict_victim(s->evict, prefetch ? may_evict_for_prefetch : may_evict, s);
+    if (victim != SL_EVICT_NONE)
         make_empty(s, victim);
-    }
+    else if (!prefetch && s->prefetch.n)
+        drop_prefetch(s, s->prefetch.tail); /* the least likely of the last ones named */
+    return s->n_empty > 0;
+}
+
+/* An EMPTY slot for (layer, expert), which is INFLIGHT and in no queue then. */
+static uint32_t assign_slot(struct sl_store *s, int layer, int expert)
+{
     uint32_t slot = s->empty[--s->n_empty];
     struct slot *x = &s->slots[slot];
     x->layer = layer;
     x->expert = expert;
     x->state = INFLIGHT;
     s->where[key_of(s, layer, expert)] = slot;
+    return slot;
+}
+
+/* The caller has counted: there is a slot to be had. */
+static void start_read(struct sl_store *s, int layer, int expert)
+{
+    bool found = free_one(s, false);
+    assert(found);
+    (void)found;
+    uint32_t slot = assign_slot(s, layer, expert);
     want(s, slot);
-    s->queue[(s->queue_at + s->queue_n++) % s->n_slots] = slot;
+    queue_push(s, &s->demand, slot);
+}
+
+/* A requested record that has a slot: it is resident, or a prefetch brings it, or was about to. */
+static void request_found(struct sl_store *s, uint32_t slot)
+{
+    struct slot *x = &s->slots[slot];
+    if (!x->ahead) {
+        s->stats.hits++;
+    } else if (x->state == INFLIGHT && !x->begun) {
+        queue_remove(s, &s->prefetch, slot);
+        queue_push(s, &s->demand, slot);
+        s->stats.prefetch_dropped++;
+        s->stats.misses++;
+    } else {
+        s->stats.prefetch_used++;
+    }
+    x->ahead = false;
+    not_loose(s, x);
+    want(s, slot);
+    if (x->state != INFLIGHT) x->order = s->order++;
 }
 
 /* ------------------------------------------------------------------ requests */
 
-/* Everything that can be wrong with a request, before anything changes. */
-static int check_request(struct sl_store *s, int layer, const int *ids, int n, struct sl_err *err)
+/* Everything that can be wrong with a request, before anything changes. *wait: it must wait for a
+ * prefetch to land, since the slot is needed for something else. */
+static int check_request(struct sl_store *s, int layer, const int *ids, int n, bool *wait,
+                         struct sl_err *err)
 {
     const struct sl_config *c = &s->p->cfg;
     char where[48];
@@ -425,6 +555,8 @@ static int check_request(struct sl_store *s, int layer, const int *ids, int n, s
         return sl_fail(err, SL_E_ARG, NULL, where, "%d experts, at most %d fit", n,
                        sl_store_max_request(s));
     uint32_t fresh = 0; /* slots that this request is the first to pin */
+    uint32_t loose = 0; /* those of them that are being read already */
+    *wait = false;
     s->request++;
     for (int i = 0; i < n; i++) {
         if (ids[i] < 0 || ids[i] >= c->n_experts)
@@ -434,35 +566,13 @@ static int check_request(struct sl_store *s, int layer, const int *ids, int n, s
             return sl_fail(err, SL_E_ARG, NULL, where, "expert %d is asked for twice", ids[i]);
         s->mark[ids[i]] = s->request;
         if (slot == NO_SLOT || !s->slots[slot].pins) fresh++;
+        if (slot != NO_SLOT && s->slots[slot].loose) loose++;
     }
     if (fresh > s->n_slots - s->n_pinned)
         return sl_fail(err, SL_E_ARG, NULL, where, "%u more slots, but %u of %u are in use", fresh,
                        s->n_pinned, s->n_slots);
+    *wait = fresh - loose > s->n_slots - s->n_pinned - s->n_loose;
     return 0;
-}
-
-int sl_store_request(struct sl_store *s, int layer, const int *ids, int n, struct sl_err *err)
-{
-    pthread_mutex_lock(&s->lock);
-    int rc = check_request(s, layer, ids, n, err);
-    /* Hits first: a miss must not evict what this very request needs. */
-    for (int i = 0; i < n && !rc; i++) {
-        uint32_t slot = s->where[key_of(s, layer, ids[i])];
-        if (slot == NO_SLOT) continue;
-        want(s, slot);
-        s->slots[slot].order = s->order++;
-        s->stats.hits++;
-    }
-    bool any = false;
-    for (int i = 0; i < n && !rc; i++) {
-        if (s->where[key_of(s, layer, ids[i])] != NO_SLOT) continue;
-        start_read(s, layer, ids[i]);
-        s->stats.misses++;
-        any = true;
-    }
-    if (any) pthread_cond_broadcast(&s->work);
-    pthread_mutex_unlock(&s->lock);
-    return rc;
 }
 
 static double now(void)
@@ -477,6 +587,51 @@ static void wait_landing(struct sl_store *s)
     double start = now();
     pthread_cond_wait(&s->landed, &s->lock);
     s->stats.stall_seconds += now() - start;
+}
+
+int sl_store_request(struct sl_store *s, int layer, const int *ids, int n, struct sl_err *err)
+{
+    pthread_mutex_lock(&s->lock);
+    bool wait;
+    int rc = check_request(s, layer, ids, n, &wait, err);
+    while (!rc && wait) {
+        wait_landing(s);
+        rc = check_request(s, layer, ids, n, &wait, err);
+    }
+    /* Hits first: a miss must not evict what this very request needs. */
+    for (int i = 0; i < n && !rc; i++) {
+        uint32_t slot = s->where[key_of(s, layer, ids[i])];
+        if (slot != NO_SLOT) request_found(s, slot);
+    }
+    for (int i = 0; i < n && !rc; i++) {
+        if (s->where[key_of(s, layer, ids[i])] != NO_SLOT) continue;
+        start_read(s, layer, ids[i]);
+        s->stats.misses++;
+    }
+    if (s->demand.n) pthread_cond_broadcast(&s->work);
+    pthread_mutex_unlock(&s->lock);
+    return rc;
+}
+
+int sl_store_prefetch(struct sl_store *s, int layer, const int *ids, int n)
+{
+    int queued = 0;
+    if (layer < 0 || layer >= s->p->cfg.n_layers || s->p->bank_of[layer] < 0) return 0;
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < n; i++) {
+        if (ids[i] < 0 || ids[i] >= s->p->cfg.n_experts) continue;
+        if (s->where[key_of(s, layer, ids[i])] != NO_SLOT) continue;
+        if (!free_one(s, true)) break;
+        uint32_t slot = assign_slot(s, layer, ids[i]);
+        s->slots[slot].ahead = true;
+        sl_evict_use(s->evict, slot, key_of(s, layer, ids[i]));
+        queue_push(s, &s->prefetch, slot);
+        s->stats.prefetch_issued++;
+        queued++;
+    }
+    if (queued) pthread_cond_broadcast(&s->work);
+    pthread_mutex_unlock(&s->lock);
+    return queued;
 }
 
 static int read_failure(const struct sl_store *s, const struct slot *x, struct sl_err *err)
@@ -591,11 +746,12 @@ void sl_store_put(struct sl_store *s, int layer, int expert)
 void sl_store_cancel(struct sl_store *s)
 {
     pthread_mutex_lock(&s->lock);
-    /* Reads that have not begun are forgotten: all of them belong to wanted slots. */
-    for (; s->queue_n; s->queue_n--) {
-        s->slots[s->queue[s->queue_at]].state = FAILED;
-        s->queue_at = (s->queue_at + 1) % s->n_slots;
+    /* Reads that have not begun are forgotten. */
+    while (s->demand.n) {
+        s->slots[s->demand.head].state = FAILED;
+        queue_remove(s, &s->demand, s->demand.head);
     }
+    while (s->prefetch.n) drop_prefetch(s, s->prefetch.tail);
     while (s->reading) pthread_cond_wait(&s->landed, &s->lock);
     while (s->n_wanted) {
         uint32_t slot = s->wanted[s->n_wanted - 1];
@@ -605,6 +761,19 @@ void sl_store_cancel(struct sl_store *s)
         if (x->state == FAILED) make_empty(s, slot);
     }
     pthread_mutex_unlock(&s->lock);
+}
+
+int sl_store_ready(const struct sl_store *s, int layer)
+{
+    pthread_mutex_t *lock = (pthread_mutex_t *)&s->lock; /* logically const */
+    int n = 0;
+    pthread_mutex_lock(lock);
+    for (uint32_t i = 0; i < s->n_wanted; i++) {
+        const struct slot *x = &s->slots[s->wanted[i]];
+        n += x->layer == layer && x->state != INFLIGHT;
+    }
+    pthread_mutex_unlock(lock);
+    return n;
 }
 
 int sl_store_max_request(const struct sl_store *s)

@@ -33,9 +33,16 @@ struct sl_store_opts {
 
 /* Reads in progress at a time. Records of 12 to 17 MB keep a drive busy at depth 2 to 4. */
 #define SL_STORE_READERS 4
+/* Prefetches in progress at a time: a demand read waits behind one record at most. */
+#define SL_STORE_PREFETCH_READS 1
 
 struct sl_store_stats {
-    uint64_t hits, misses;      /* resident before the step, or not */
+    /* Of the experts requested: resident before the step thanks to an earlier request; thanks to a
+     * prefetch (there, or on its way); neither, so that the request had to start the read. */
+    uint64_t hits, prefetch_used, misses;
+    uint64_t prefetch_issued;   /* queued by sl_store_prefetch */
+    uint64_t prefetch_wasted;   /* read, and evicted before anyone asked */
+    uint64_t prefetch_dropped;  /* not begun when it was asked for, or gave way to demand */
     uint64_t bytes_read, reads; /* of whole records; failed reads are not counted */
     double stall_seconds;       /* the engine waited for a read */
     uint64_t n_slots, slot_bytes;
@@ -61,6 +68,13 @@ void sl_store_close(struct sl_store *s);
  * and not asked for already. Slots pinned by earlier requests count: SL_E_ARG when no room is left,
  * and nothing has changed then. */
 int sl_store_request(struct sl_store *s, int layer, const int *ids, int n, struct sl_err *err);
+/* Names likely experts of a coming step, best first. Their reads queue behind all demand; slots that are
+ * pinned, requested or hold an unused prefetch are never evicted for them. What is resident or in
+ * flight already is skipped, and so is the rest once no slot may be taken. Returns how many reads were
+ * queued. A prefetch that fails leaves no trace: the request reads again, and reports. */
+int sl_store_prefetch(struct sl_store *s, int layer, const int *ids, int n);
+/* Experts of the layer's open request that can be taken now without waiting. */
+int sl_store_ready(const struct sl_store *s, int layer);
 /* Waits for one expert of the request; views stay valid until sl_store_put. On failure (SL_E_IO,
  * SL_E_PACK) the expert counts as taken and put, and may be asked for again. */
 int sl_store_take(struct sl_store *s, int layer, int expert, struct sl_mat out[SL_N_MATS],

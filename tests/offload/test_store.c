@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <cmocka.h>
 
 #include "base/file.h"
@@ -647,6 +648,122 @@ static void counters_agree_with_the_kernel(void **state)
     close_scene(&c);
 }
 
+/* ------------------------------------------------------------------ prefetch */
+
+static void a_prefetch_is_found_by_the_request(void **state)
+{
+    (void)state;
+    struct scene c;
+    open_scene(&c, &(struct pm_spec){.n_layers = 3, .n_experts = 8}, 8, (struct sl_store_opts){0});
+    step(&c, 1, (int[]){0, 1}, 2);
+    assert_int_equal(sl_store_prefetch(c.s, 2, (int[]){5, 6, 7}, 3), 3);
+    assert_int_equal(sl_store_prefetch(c.s, 2, (int[]){6, 4, 5}, 3), 1); /* 5 and 6 are known */
+    assert_int_equal(sl_store_prefetch(c.s, 1, (int[]){1}, 1), 0);       /* resident */
+    assert_int_equal(sl_store_prefetch(c.s, 0, (int[]){1}, 1), 0);       /* no bank */
+    assert_int_equal(sl_store_prefetch(c.s, 1, (int[]){-1, 8}, 2), 0);
+    while (stats(&c).reads < 6) nanosleep(&(struct timespec){0, 1000000}, NULL);
+    request(&c, 2, (int[]){5, 3, 6}, 3);
+    while (stats(&c).reads < 7) nanosleep(&(struct timespec){0, 1000000}, NULL);
+    assert_int_equal(sl_store_ready(c.s, 2), 3);
+    assert_int_equal(sl_store_ready(c.s, 1), 0);
+    for (int i = 0; i < 3; i++) take(&c, 2, (int[]){3, 5, 6}[i]);
+    for (int i = 0; i < 3; i++) sl_store_put(c.s, 2, (int[]){3, 5, 6}[i]);
+    struct sl_store_stats st = stats(&c);
+    assert_int_equal(st.prefetch_issued, 4);
+    assert_int_equal(st.prefetch_used, 2);
+    assert_int_equal(st.misses, 2 + 1);
+    assert_int_equal(st.hits, 0); /* read for this very step: no reuse */
+    assert_true(hits(&c, 2, 5));  /* now it is */
+    /* 4 and 7 were read for nothing; that shows once they are gone. */
+    assert_int_equal(st.prefetch_wasted, 0);
+    step(&c, 1, (int[]){0, 1, 2, 3, 4, 5, 6, 7}, 8);
+    assert_int_equal(stats(&c).prefetch_wasted, 2);
+    close_scene(&c);
+}
+
+/* One prefetch is under way and waits; the next ones must let a later demand pass. */
+static void demand_overtakes_prefetch(void **state)
+{
+    (void)state;
+    struct scene c;
+    open_scene(&c, &(struct pm_spec){.n_layers = 2, .n_experts = 8}, 8, (struct sl_store_opts){0});
+    gate(&c, 0);
+    assert_int_equal(sl_store_prefetch(c.s, 1, (int[]){0, 1, 2}, 3), 3);
+    fr_wait_at_gate(&c.faults, 1);
+    step(&c, 1, (int[]){4, 5, 2}, 3); /* 2 was queued: it is read now */
+    assert_int_equal(stats(&c).reads, 3);
+    assert_int_equal(stats(&c).misses, 3);
+    assert_int_equal(stats(&c).prefetch_dropped, 1);
+    request(&c, 1, (int[]){0}, 1); /* on its way */
+    assert_int_equal(stats(&c).prefetch_used, 1);
+    assert_int_equal(sl_store_ready(c.s, 1), 0);
+    fr_open_gate(&c.faults);
+    take(&c, 1, 0);
+    sl_store_put(c.s, 1, 0);
+    while (stats(&c).reads < 5) nanosleep(&(struct timespec){0, 1000000}, NULL);
+    step(&c, 1, (int[]){1}, 1);
+    assert_int_equal(stats(&c).prefetch_used, 2);
+    close_scene(&c);
+}
+
+static void *open_gate_soon(void *arg)
+{
+    struct scene *c = arg;
+    nanosleep(&(struct timespec){0, 20000000}, NULL);
+    fr_open_gate(&c->faults);
+    return NULL;
+}
+
+/* Slots in use stay in use; slots of prefetches are there for demand, also while they are read. */
+static void prefetch_takes_no_slot_that_is_needed(void **state)
+{
+    (void)state;
+    struct scene c;
+    struct sl_mat held[SL_N_MATS];
+    struct sl_err err = {0};
+    pthread_t thread;
+    open_scene(&c, &(struct pm_spec){.n_layers = 3, .n_experts = 8}, 4, (struct sl_store_opts){0});
+    request(&c, 1, (int[]){0, 1, 2}, 3);
+    assert_int_equal(sl_store_take(c.s, 1, 0, held, &err), 0);
+    const struct sl_bank_entry *e = &c.p->banks[1].entries[0];
+    fr_add(&c.faults, FR_GATE, e->offset, e->offset + e->bytes, 0,
+           -1); /* expert 0 of layer 2 too */
+    assert_int_equal(sl_store_prefetch(c.s, 2, (int[]){0, 3, 4}, 3), 1);
+    fr_wait_at_gate(&c.faults, 1);
+    expect_record(&c, 1, 0, held);
+    take(&c, 1, 1);
+    take(&c, 1, 2);
+    for (int x = 0; x < 3; x++) sl_store_put(c.s, 1, x);
+    assert_int_equal(sl_store_prefetch(c.s, 2, (int[]){3, 4, 5, 6}, 4), 3);
+    /* All four slots hold prefetches, one is being read: a request for four waits for it. */
+    assert_int_equal(pthread_create(&thread, NULL, open_gate_soon, &c), 0);
+    step(&c, 1, (int[]){4, 5, 6, 7}, 4);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    struct sl_store_stats st = stats(&c);
+    assert_int_equal(st.prefetch_issued, 4);
+    assert_int_equal(st.prefetch_used, 0);
+    assert_int_equal(st.prefetch_wasted + st.prefetch_dropped, 4);
+    close_scene(&c);
+}
+
+static void a_failed_prefetch_leaves_no_trace(void **state)
+{
+    (void)state;
+    struct scene c;
+    open_scene(&c, &(struct pm_spec){.n_layers = 2, .n_experts = 8}, 4, (struct sl_store_opts){0});
+    uint64_t at = c.p->banks[0].entries[3].offset;
+    fr_add(&c.faults, FR_END, at, at + 1, 0, 1);
+    assert_int_equal(sl_store_prefetch(c.s, 1, (int[]){3, 2}, 2), 2);
+    while (stats(&c).reads < 1) nanosleep(&(struct timespec){0, 1000000}, NULL);
+    step(&c, 1, (int[]){3, 2}, 2);
+    assert_int_equal(stats(&c).prefetch_used, 1);
+    assert_int_equal(stats(&c).misses, 1);
+    sl_store_prefetch(c.s, 1, (int[]){5, 6, 7}, 3);
+    sl_store_cancel(c.s);
+    step(&c, 1, (int[]){4, 5, 6, 7}, 4);
+    close_scene(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -670,6 +787,10 @@ int main(void)
         cmocka_unit_test(cancel_after_an_error_drops_the_rest),
         cmocka_unit_test(close_while_reads_wait_does_not_hang),
         cmocka_unit_test(counters_agree_with_the_kernel),
+        cmocka_unit_test(a_prefetch_is_found_by_the_request),
+        cmocka_unit_test(demand_overtakes_prefetch),
+        cmocka_unit_test(prefetch_takes_no_slot_that_is_needed),
+        cmocka_unit_test(a_failed_prefetch_leaves_no_trace),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
