@@ -243,15 +243,9 @@ int sl_graph_experts(struct sl_graph *g, int n_wanted, struct sl_err *err)
     const int most = sl_store_max_request(g->store);
     for (int at = 0; at < n_wanted;) {
         const int n = n_wanted - at < most ? n_wanted - at : most;
-        struct sl_store_stats before;
-        struct sl_store_stats after;
-        sl_store_get_stats(g->store, &before);
         int rc = sl_store_request(g->store, g->l, g->moe.wanted + at, n, err);
         if (rc) return rc;
-        sl_store_get_stats(g->store, &after);
-        const uint64_t misses = after.misses - before.misses;
-        const int n_hits = misses >= (uint64_t)n ? 0 : n - (int)misses;
-        rc = run_request(g, n, n_hits, at == 0, err);
+        rc = run_request(g, n, sl_store_ready(g->store, g->l), at == 0, err);
         if (rc) return rc;
         at += n;
     }
