@@ -382,6 +382,15 @@ static int feed_pieces(struct sluice_session *s, const int32_t *ids, size_t n,
     return 0;
 }
 
+static void add_stages(sluice_stages *sum, const struct sl_stage_seconds *before,
+                       const struct sl_stage_seconds *after)
+{
+    sum->attention += after->attention - before->attention;
+    sum->experts += after->experts - before->experts;
+    sum->waiting += after->waiting - before->waiting;
+    sum->head += after->head - before->head;
+}
+
 int sluice_feed_logits(sluice_session *s, const int32_t *ids, size_t n, sluice_logits_fn on_logits,
                        void *ctx, sluice_error *error)
 {
@@ -389,6 +398,8 @@ int sluice_feed_logits(sluice_session *s, const int32_t *ids, size_t n, sluice_l
     int rc = check_feed(s, ids, n, &err);
     if (rc) return sl_engine_give(error, &err, rc);
     bool decode = n == 1 && s->state->position > 0;
+    struct sl_stage_seconds before;
+    sl_graph_get_stages(s->graph, &before);
     double start = now_seconds();
     rc = feed_pieces(s, ids, n, on_logits, ctx, &err);
     double seconds = now_seconds() - start;
@@ -398,6 +409,9 @@ int sluice_feed_logits(sluice_session *s, const int32_t *ids, size_t n, sluice_l
         /* a callback's own value comes back as it is */
         return err.code ? sl_engine_give(error, &err, rc) : rc;
     }
+    struct sl_stage_seconds after;
+    sl_graph_get_stages(s->graph, &after);
+    add_stages(decode ? &s->decode_stages : &s->prefill_stages, &before, &after);
     if (decode) {
         s->decode_tokens++;
         s->decode_seconds += seconds;
@@ -466,6 +480,11 @@ void sluice_get_stats(const sluice_session *s, sluice_stats *out)
         .prefill_seconds = s->prefill_seconds,
         .decode_seconds = s->decode_seconds,
         .stall_seconds = st.stall_seconds,
+        .prefill_stages = s->prefill_stages,
+        .decode_stages = s->decode_stages,
+        .trunk_bytes_read = s->p->pack->trunk_bytes,
+        .expert_bytes_used =
+            st.bytes_read + st.hits * (st.misses ? st.bytes_read / st.misses : st.slot_bytes),
         .direct_io = st.direct_io,
         .threads = s->plan.threads,
         .isa = sl_cpu_name(s->kernels.cpu),

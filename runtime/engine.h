@@ -90,6 +90,7 @@ struct sluice_session {
     int32_t *routes;   /* [ctx][n_layers][top_k], of a session that others follow; else NULL */
     uint64_t prefill_tokens, decode_tokens;
     double prefill_seconds, decode_seconds;
+    sluice_stages prefill_stages, decode_stages;
 };
 
 /* Checks o (NULL: all defaults) against the model and fills out. SL_E_ARG names option and value. */

@@ -105,6 +105,15 @@ double sl_rate(uint64_t tokens, double seconds)
     return seconds > 0 ? (double)tokens / seconds : 0;
 }
 
+static void put_stages(cJSON *obj, const char *key, const sluice_stages *t)
+{
+    cJSON *o = cJSON_AddObjectToObject(obj, key);
+    sl_report_f64(o, "attention", t->attention);
+    sl_report_f64(o, "experts", t->experts);
+    sl_report_f64(o, "waiting", t->waiting);
+    sl_report_f64(o, "head", t->head);
+}
+
 void sl_engine_stats_json(cJSON *obj, const sluice_session *s)
 {
     sluice_stats st;
@@ -130,6 +139,12 @@ void sl_engine_stats_json(cJSON *obj, const sluice_session *s)
     sl_report_f64(obj, "decode_tok_per_s", sl_rate(st.decode_tokens, st.decode_seconds));
     sl_report_f64(obj, "stall_seconds", st.stall_seconds);
     sl_report_bool(obj, "direct_io", st.direct_io);
+    put_stages(obj, "prefill_stage_seconds", &st.prefill_stages);
+    put_stages(obj, "decode_stage_seconds", &st.decode_stages);
+    cJSON *tiers = cJSON_AddObjectToObject(obj, "tier_bytes");
+    sl_report_u64(tiers, "drive_trunk", st.trunk_bytes_read);
+    sl_report_u64(tiers, "drive_experts", st.expert_bytes_read);
+    sl_report_u64(tiers, "ram_experts", st.expert_bytes_used - st.expert_bytes_read);
     cJSON *groups = cJSON_AddArrayToObject(obj, "groups");
     for (int i = 0; groups && i < plan.n_groups; i++) {
         if (!plan.groups[i].planned_bytes) continue;
@@ -167,14 +182,16 @@ static void print_stats(const sluice_session *s)
     fprintf(stderr,
             "experts   %llu read (%s), %llu found in memory; %llu slots of %s; direct I/O %s\n"
             "prefill   %llu tokens, %.1f tok/s\n"
-            "decode    %llu tokens, %.1f tok/s, %.2f s waiting for reads; %d threads, %s\n",
+            "decode    %llu tokens, %.1f tok/s, %.2f s waiting for reads; %d threads, %s\n"
+            "          attention %.2f s, experts %.2f, waiting %.2f, head %.2f\n",
             (unsigned long long)st.expert_misses,
             sl_format_bytes(read, sizeof read, st.expert_bytes_read),
             (unsigned long long)st.expert_hits, (unsigned long long)plan.n_slots,
             sl_format_bytes(slot, sizeof slot, plan.slot_bytes), st.direct_io ? "yes" : "no",
             (unsigned long long)st.prefill_tokens, sl_rate(st.prefill_tokens, st.prefill_seconds),
             (unsigned long long)st.decode_tokens, sl_rate(st.decode_tokens, st.decode_seconds),
-            st.stall_seconds, st.threads, st.isa);
+            st.stall_seconds, st.threads, st.isa, st.decode_stages.attention,
+            st.decode_stages.experts, st.decode_stages.waiting, st.decode_stages.head);
 }
 
 int sl_engine_stats_save(const struct sl_engine_flags *f, const sluice_session *s,

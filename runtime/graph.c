@@ -9,6 +9,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "runtime/graph_parts.h"
 
@@ -100,11 +101,31 @@ static void see_resid(struct sl_graph *g)
     sl_graph_see(g, SL_POINT_RESID, g->l, g->y);
 }
 
+static double now_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void sl_graph_get_stages(const struct sl_graph *g, struct sl_stage_seconds *out)
+{
+    *out = g->stages;
+}
+
+static double stalled(const struct sl_graph *g)
+{
+    struct sl_store_stats st = {0};
+    if (g->store) sl_store_get_stats(g->store, &st);
+    return st.stall_seconds;
+}
+
 static int run_layer(struct sl_graph *g, int l, struct sl_err *err)
 {
     if (sl_interrupted()) return sl_fail(err, SL_E_INTR, NULL, NULL, "interrupted");
     g->l = l;
     g->layer = &g->m->layers[l];
+    const double start = now_seconds();
     int rc = sl_graph_attn_in(g, err);
     if (rc) return rc;
     sl_graph_see(g, SL_POINT_ATTN_IN, l, g->x);
@@ -113,6 +134,8 @@ static int run_layer(struct sl_graph *g, int l, struct sl_err *err)
     else
         sl_graph_mla(g);
     sl_graph_see(g, SL_POINT_ATTN_OUT, l, g->y);
+    const double middle = now_seconds();
+    const double stall = stalled(g);
 
     rc = sl_graph_ffn_in(g, err);
     if (rc) return rc;
@@ -124,6 +147,10 @@ static int run_layer(struct sl_graph *g, int l, struct sl_err *err)
     if (rc) return rc;
     sl_graph_see(g, SL_POINT_FFN_OUT, l, g->y);
     see_resid(g);
+    const double waited = stalled(g) - stall;
+    g->stages.attention += middle - start;
+    g->stages.experts += now_seconds() - middle - waited;
+    g->stages.waiting += waited;
     return 0;
 }
 
@@ -185,9 +212,13 @@ int sl_graph_feed(struct sl_graph *g, struct sl_state *st, const int32_t *ids, i
     atomic_store_explicit(&g->bad, INT_MAX, memory_order_relaxed);
     atomic_store_explicit(&g->bad_routes, false, memory_order_relaxed);
     if (st->n_expanded > st->position) st->n_expanded = st->position; /* rewound: refill */
+    double at = now_seconds();
     sl_graph_embed(g, ids);
+    g->stages.attention += now_seconds() - at;
     for (int l = 0; l < g->c->n_layers && !rc; l++) rc = run_layer(g, l, err);
+    at = now_seconds();
     if (!rc) rc = run_head(g, logits, n_logits, err);
+    g->stages.head += now_seconds() - at;
     if (rc) return rc;
     st->position += (uint64_t)n;
     st->n_expanded = st->position;

@@ -65,6 +65,15 @@ void sl_graph_observe(struct sl_graph *g, const struct sl_observer *o); /* NULL:
 typedef bool (*sl_routes_fn)(void *ctx, int layer, uint64_t position, int *ids);
 void sl_graph_force_routes(struct sl_graph *g, sl_routes_fn fn, void *ctx);
 
+/* Where the time of all feeds so far went; the sum is the time inside sl_graph_feed but for its checks. */
+struct sl_stage_seconds {
+    double attention; /* mix, norm, KDA or MLA, embedding */
+    double experts;   /* mix, norm, router, shared and routed experts, dense FFN; without waiting */
+    double waiting;   /* for reads of experts */
+    double head;      /* final mix, norm, logits */
+};
+void sl_graph_get_stages(const struct sl_graph *g, struct sl_stage_seconds *out);
+
 /* Feeds n <= max_chunk tokens at state->position and advances it. logits: NULL for none; otherwise
  * rows for the last n_logits tokens, [n_logits][vocab]. On error or interrupt the state is spoiled and
  * must be reset or restored by the caller (SL_E_INTR within one layer). */

@@ -120,7 +120,8 @@ struct sl_graph {
     int l, n;
     uint64_t pos; /* of its first token */
     int n_banked;
-    atomic_int bad;         /* first token with a value that is not finite; INT_MAX: none */
+    atomic_int bad; /* first token with a value that is not finite; INT_MAX: none */
+    struct sl_stage_seconds stages;
     atomic_bool bad_routes; /* routes_fn gave ids that cannot be */
 };
 

@@ -67,11 +67,19 @@ typedef struct {
     sluice_group groups[SLUICE_MAX_GROUPS];
 } sluice_plan_info;
 
+/* Seconds by stage; the sum is the time inside the forward pass. */
+typedef struct {
+    double attention, experts, waiting, head; /* waiting: for expert reads */
+} sluice_stages;
+
 typedef struct {
     uint64_t planned_peak_bytes, measured_peak_bytes; /* process peak (VmHWM) */
     uint64_t expert_bytes_read, expert_hits, expert_misses;
     uint64_t prefill_tokens, decode_tokens; /* decode: tokens fed one at a time after the first */
     double prefill_seconds, decode_seconds, stall_seconds;
+    sluice_stages prefill_stages, decode_stages;
+    uint64_t trunk_bytes_read;  /* from the drive: once at open, and what streamed since */
+    uint64_t expert_bytes_used; /* of records, read or found in memory (those at the mean size) */
     int direct_io;
     int threads;
     const char *isa;
