@@ -25,6 +25,7 @@ struct sl_engine_opts {
     uint64_t ram_bytes, ctx, chunk, logit_rows;
     enum sl_io io;
     bool check_crc;
+    bool stream_trunk; /* the engine may leave a part of the trunk on the drive */
 };
 
 struct sl_engine_plan {
@@ -107,7 +108,7 @@ struct sl_engine_machine {
 int sl_engine_machine_here(struct sluice_pack *p, const char *root, uint64_t ram_bytes,
                            struct sl_engine_machine *out, struct sl_err *err);
 
-/* Whether this build can run with a part of the trunk on the drive. */
+/* Whether this build can run with a part of the trunk on the drive: the default of stream_trunk. */
 #define SL_ENGINE_STREAMS_TRUNK 0
 
 /* Prices a session (design section 5). out->info is filled also when SL_E_BUDGET is returned. Of p only

@@ -78,6 +78,7 @@ int sl_engine_options(const struct sl_config *c, const sluice_options *o,
     out->chunk = o->chunk < out->ctx ? o->chunk : out->ctx;
     out->logit_rows = o->logit_rows ? o->logit_rows : LOGIT_ROWS_DEFAULT;
     out->check_crc = o->check_crc >= 0;
+    out->stream_trunk = SL_ENGINE_STREAMS_TRUNK;
     return 0;
 }
 
@@ -243,7 +244,7 @@ int sl_engine_plan_on(struct sluice_pack *p, const struct sl_engine_opts *o,
     const uint64_t asked = o->chunk ? o->chunk : o->ctx < CHUNK_DEFAULT ? o->ctx : CHUNK_DEFAULT;
     memset(out, 0, sizeof *out);
     int rc = SL_E_BUDGET;
-    for (int stream = 0; stream <= SL_ENGINE_STREAMS_TRUNK && rc == SL_E_BUDGET; stream++) {
+    for (int stream = 0; stream <= (int)o->stream_trunk && rc == SL_E_BUDGET; stream++) {
         uint64_t chunk = asked;
         rc = try_fit(p, o, m, chunk, true, stream, out, err);
         if (rc == SL_E_BUDGET) rc = try_fit(p, o, m, chunk, false, stream, out, err);
