@@ -74,22 +74,38 @@ static inline vf v_min(vf a, vf b)
 }
 #endif
 
-/* d(x, w) of trellis.h, weighted. mode 0 base, 1 plain bit, 2 joint; all but x are loop-invariant. */
-static inline __attribute__((always_inline)) vf
-edge_cost(int w, vf x, vf h, int weighted, const struct sl_trellis_tables *t, int mode, vf l, vf ml)
+/* Joint metric without x^2, which all paths of a block share: for one plain bit it is line[0] * x +
+ * line[1], so that both cost four operations instead of ten. The block's cost is summed afresh along
+ * the path. */
+struct joint {
+    float line[2 * SL_TRELLIS_ENTRIES][2];
+};
+
+static void joint_lines(struct joint *j, const struct sl_trellis_tables *t)
 {
-    vf c = x;
-    if (mode != 0) {
+    for (int i = 0; i < 2 * SL_TRELLIS_ENTRIES; i++) {
+        float full = t->t3[i], base = t->t2[i & (SL_TRELLIS_ENTRIES - 1)];
+        j->line[i][0] = -2.0f * ((1.0f - t->lambda) * full + t->lambda * base);
+        j->line[i][1] = (1.0f - t->lambda) * (full * full) + t->lambda * (base * base);
+    }
+}
+
+/* d(x, w) of trellis.h, weighted. mode 0 base, 1 plain bit, 2 joint without x^2. */
+static inline __attribute__((always_inline)) vf edge_cost(int w, vf x, vf h, int weighted,
+                                                          const struct sl_trellis_tables *t,
+                                                          const struct joint *j, int mode)
+{
+    vf c;
+    if (mode == 0) {
+        vf e = V_SUB(x, V_SET(t->t2[w]));
+        c = V_MUL(e, e);
+    } else if (mode == 1) {
         vf e0 = V_SUB(x, V_SET(t->t3[w])), e1 = V_SUB(x, V_SET(t->t3[w + SL_TRELLIS_ENTRIES]));
         c = V_MIN(V_MUL(e0, e0), V_MUL(e1, e1));
-    }
-    if (mode != 1) {
-        vf e = V_SUB(x, V_SET(t->t2[w]));
-        e = V_MUL(e, e);
-        if (mode == 2)
-            c = V_ADD(V_MUL(ml, c), V_MUL(l, e));
-        else
-            c = e;
+    } else {
+        const float *a = j->line[w], *b = j->line[w + SL_TRELLIS_ENTRIES];
+        c = V_MIN(V_ADD(V_MUL(x, V_SET(a[0])), V_SET(a[1])),
+                  V_ADD(V_MUL(x, V_SET(b[0])), V_SET(b[1])));
     }
     if (weighted) c = V_MUL(c, h);
     return c;
@@ -98,20 +114,18 @@ edge_cost(int w, vf x, vf h, int weighted, const struct sl_trellis_tables *t, in
 /* One step: from[node] -> to[node], way[node] = the a that won. */
 static inline __attribute__((always_inline)) void
 step(float (*restrict to)[VW], int32_t (*restrict way)[VW], float (*restrict from)[VW],
-     const float *restrict px, const float *restrict ph, const struct sl_trellis_tables *t, int k,
-     int mode)
+     const float *restrict px, const float *restrict ph, const struct sl_trellis_tables *t,
+     const struct joint *j, int k, int mode)
 {
     const int nodes = 64 >> k, ways = 1 << k;
     const vf x = V_LOAD(px), h = ph ? V_LOAD(ph) : x;
-    const vf l = V_SET(t->lambda), ml = V_SET(1.0f - t->lambda);
     for (int m = 0; m < nodes; m++) {
         vf best = V_ADD(V_LOAD(from[(m << k) & (nodes - 1)]),
-                        edge_cost(m << k, x, h, ph != NULL, t, mode, l, ml));
+                        edge_cost(m << k, x, h, ph != NULL, t, j, mode));
         vi who = V_SETI(0);
         for (int a = 1; a < ways; a++) {
             int w = a | m << k;
-            vf c = V_ADD(V_LOAD(from[w & (nodes - 1)]),
-                         edge_cost(w, x, h, ph != NULL, t, mode, l, ml));
+            vf c = V_ADD(V_LOAD(from[w & (nodes - 1)]), edge_cost(w, x, h, ph != NULL, t, j, mode));
             who = V_PICK(V_LT(c, best), V_SETI(a), who);
             best = V_MIN(c, best);
         }
@@ -131,13 +145,15 @@ static inline __attribute__((always_inline)) void search(const float *x, const f
     float buf[2][MAX_NODES][VW];
     int32_t way[MAX_N][MAX_NODES][VW];
     int start[VW];
+    struct joint j;
+    if (mode == 2) joint_lines(&j, t);
 
     /* Pass 1: from the middle of the block once around to the middle, free at both ends; where does the
      * best path pass the block's start? */
     memset(buf[0], 0, sizeof buf[0]);
     for (int s = 0; s < n; s++) {
         size_t i = (size_t)((s + n / 2) & (n - 1)) * LANES;
-        step(buf[~s & 1], way[s], buf[s & 1], x + i, h ? h + i : NULL, t, k, mode);
+        step(buf[~s & 1], way[s], buf[s & 1], x + i, h ? h + i : NULL, t, &j, k, mode);
     }
     for (int i = 0; i < VW; i++) {
         int node = 0;
@@ -152,24 +168,31 @@ static inline __attribute__((always_inline)) void search(const float *x, const f
         for (int i = 0; i < VW; i++) buf[0][m][i] = m == start[i] ? 0.0f : 3e38f;
     for (int s = 0; s < n; s++) {
         size_t i = (size_t)s * LANES;
-        step(buf[~s & 1], way[s], buf[s & 1], x + i, h ? h + i : NULL, t, k, mode);
+        step(buf[~s & 1], way[s], buf[s & 1], x + i, h ? h + i : NULL, t, &j, k, mode);
     }
     for (int i = 0; i < VW; i++) {
         int node = start[i];
         uint64_t out = 0, plain = 0;
-        cost[i] = buf[0][node][i];
+        float sum = 0.0f;
         for (int s = n - 1; s >= 0; s--) {
             int a = way[s][node][i];
             int w = a | node << k;
             out |=
                 (uint64_t)a << (k * s); /* the low k bits of window s are the word's bits at k*s */
             if (mode != 0) {
-                float v = x[(size_t)s * LANES + (size_t)i];
-                float e0 = v - t->t3[w], e1 = v - t->t3[w + SL_TRELLIS_ENTRIES];
-                plain |= (uint64_t) !(e0 * e0 < e1 * e1) << s;
+                const size_t at = (size_t)s * LANES + (size_t)i;
+                float e0 = x[at] - t->t3[w], e1 = x[at] - t->t3[w + SL_TRELLIS_ENTRIES];
+                e0 *= e0, e1 *= e1;
+                plain |= (uint64_t) !(e0 < e1) << s;
+                if (mode == 2) {
+                    float e = x[at] - t->t2[w];
+                    e = (1.0f - t->lambda) * (e0 < e1 ? e0 : e1) + t->lambda * (e * e);
+                    sum += h ? h[at] * e : e;
+                }
             }
             node = w & (nodes - 1);
         }
+        cost[i] = mode == 2 ? sum : buf[0][start[i]][i];
         word[i] = out;
         if (bits) bits[i] = plain;
     }

@@ -71,14 +71,13 @@ int sl_w_encode(const struct sl_w_job *job, void *scratch, const struct sl_w_pla
     struct sl_w_report rep = {0};
     sl_w_strip_init(&s, t->fmt, job->cols, f ? NULL : job->h, scratch);
     for (int r0 = 0; r0 < job->rows; r0 += L) {
-        int rows = job->rows - r0 < L ? job->rows - r0 : L, bad_row = 0, bad_col = 0;
-        if (!sl_w_strip_load(&s, job->w + (size_t)r0 * (size_t)job->cols, rows, t->rms, &bad_row,
-                             &bad_col))
-            return sl_fail(err, SL_E_ARG, NULL, "weight", "row %d column %d is not finite",
-                           r0 + bad_row, bad_col);
+        int rows = job->rows - r0 < L ? job->rows - r0 : L;
+        int rc = sl_w_strip_load(&s, job->w, r0, rows, t->rms, err);
+        if (rc) return rc;
         for (int k = 0; k < job->rounds; k++) {
             if (k > 0) sl_w_strip_refit(&s, t, f);
-            sl_w_strip_search(&s, t, job->search, f, 1);
+            sl_w_strip_search(&s, t, job->search, f,
+                              k + 1 < job->rounds ? SL_W_GUESS : SL_W_CHOOSE);
         }
         /* Codes fixed, the best row scale can only lower a plain error; under feedback later blocks have
          * already answered the errors of earlier ones. */

@@ -72,23 +72,22 @@ static float round_scale(float r)
     return sl_f16_to_f32(sl_f32_to_f16(r));
 }
 
-bool sl_w_strip_load(struct sl_w_strip *s, const float *w, int rows, float table_rms, int *bad_row,
-                     int *bad_col)
+int sl_w_strip_load(struct sl_w_strip *s, const float *w, int row0, int rows, float table_rms,
+                    struct sl_err *err)
 {
     int padded = s->n_units * s->unit;
     memset(s->w, 0, (size_t)padded * L * sizeof *s->w);
     memset(s->nibble, 0, sl_align_up((uint64_t)padded / B, 2) * L);
     for (int r = 0; r < L; r++) {
         float top = 0.0f;
-        const float *from = w + (size_t)r * (size_t)s->cols;
+        const float *from = w + (size_t)(row0 + r) * (size_t)s->cols;
         for (int c = 0; r < rows && c < s->cols; c += B) {
             float sum = 0.0f;
             for (int j = 0; j < B; j++) {
                 float v = from[c + j];
-                if (!isfinite(v)) {
-                    *bad_row = r, *bad_col = c + j;
-                    return false;
-                }
+                if (!isfinite(v))
+                    return sl_fail(err, SL_E_ARG, NULL, "weight", "row %d column %d is not finite",
+                                   row0 + r, c + j);
                 s->w[(size_t)(c + j) * L + (size_t)r] = v;
                 sum += v * v;
             }
@@ -97,8 +96,12 @@ bool sl_w_strip_load(struct sl_w_strip *s, const float *w, int rows, float table
         }
         /* The strongest block gets S near 36 of 4..56: room to move up, nine to one downward. */
         s->row[r] = round_scale(top / (table_rms * 36.0f));
+        if (!isfinite(s->row[r]))
+            return sl_fail(err, SL_E_ARG, NULL, "weight",
+                           "row %d has values near %g, too large for the f16 scale of a row",
+                           row0 + r, (double)top);
     }
-    return true;
+    return 0;
 }
 
 /* Nibble whose S is nearest to `want` in ratio. */
@@ -125,8 +128,10 @@ static inline float reading(const struct sl_w_tables *t, unsigned w, unsigned pl
     return t->t2[w];
 }
 
-struct
-try {
+/* One float a lane; compilers split it into what the machine has. */
+typedef float lanes_of_f32 __attribute__((vector_size(L * sizeof(float)), aligned(16)));
+
+struct path {
     uint64_t word[L], bits[L];
     float cost[L];
 };
@@ -134,7 +139,7 @@ try {
 /* Searches unit u with a nibble for each of its blocks and lane, cost in units of w squared. */
 static void search_unit(struct sl_w_strip *s, const struct sl_w_tables *t,
                         const struct sl_trellis *search, const struct sl_w_feedback *f, int u,
-                        const float *target, uint8_t nib[2][L], struct try *out)
+                        const float *target, uint8_t nib[2][L], struct path *out)
 {
     struct sl_trellis_tables tt = {t->fmt == SL_FMT_W36 ? NULL : t->t2,
                                    t->fmt == SL_FMT_W36 || t->fmt == SL_FMT_P36 ? t->t3 : NULL,
@@ -167,22 +172,21 @@ static void search_unit(struct sl_w_strip *s, const struct sl_w_tables *t,
         return;
     }
     /* The path was found under the diagonal; candidates are compared under the whole metric. */
-    for (int i = 0; i < L; i++) {
-        float e[B], q = 0.0f;
-        for (int j = 0; j < B; j++)
-            e[j] =
+    lanes_of_f32 e[B], q = {0};
+    for (int j = 0; j < B; j++)
+        for (int i = 0; i < L; i++)
+            e[j][i] =
                 target[j * L + i] - scale[0][i] * reading(t, sl_trellis_window(out->word[i], j, 2),
                                                           (unsigned)(out->bits[i] >> j & 1));
-        for (int j = 0; j < B; j++) {
-            float p = 0.0f;
-            for (int k = 0; k < B; k++) p += metric[j * B + k] * e[k];
-            q += p * e[j];
-        }
-        out->cost[i] = q;
+    for (int j = 0; j < B; j++) { /* the metric is symmetric */
+        lanes_of_f32 p = {0};
+        for (int k = 0; k < j; k++) p += metric[j * B + k] * e[k];
+        q += (metric[j * B + j] * e[j] + 2.0f * p) * e[j];
     }
+    memcpy(out->cost, &q, sizeof out->cost);
 }
 
-static void keep_better(struct try *best, uint8_t best_nib[2][L], const struct try *now,
+static void keep_better(struct path *best, uint8_t best_nib[2][L], const struct path *now,
                         uint8_t nib[2][L])
 {
     for (int i = 0; i < L; i++) {
@@ -210,7 +214,8 @@ static void guess(const struct sl_w_strip *s, const struct sl_w_tables *t, const
 }
 
 void sl_w_strip_search(struct sl_w_strip *s, const struct sl_w_tables *t,
-                       const struct sl_trellis *search, const struct sl_w_feedback *f, int reach)
+                       const struct sl_trellis *search, const struct sl_w_feedback *f,
+                       enum sl_w_nibbles nibbles)
 {
     int n = s->unit, blocks = n / B;
     for (int u = 0; u < s->n_units; u++) {
@@ -222,8 +227,8 @@ void sl_w_strip_search(struct sl_w_strip *s, const struct sl_w_tables *t,
             target = s->t;
         }
         uint8_t centre[2][L] = {{0}}, nib[2][L], best_nib[2][L];
-        struct try best, now;
-        if (reach > 0)
+        struct path best, now;
+        if (nibbles != SL_W_KEEP)
             guess(s, t, target, centre);
         else
             for (int b = 0; b < blocks; b++)
@@ -231,11 +236,10 @@ void sl_w_strip_search(struct sl_w_strip *s, const struct sl_w_tables *t,
         memcpy(best_nib, centre, sizeof best_nib);
         search_unit(s, t, search, f, u, target, centre, &best);
         /* One block after the other: with two under one word the second moves around the first's best. */
-        for (int b = 0; b < blocks && reach > 0; b++) {
+        for (int b = 0; b < blocks && nibbles == SL_W_CHOOSE; b++) {
             uint8_t from[2][L];
             memcpy(from, best_nib, sizeof from);
-            for (int d = -reach; d <= reach; d++) {
-                if (d == 0) continue;
+            for (int d = -1; d <= 1; d += 2) {
                 memcpy(nib, from, sizeof nib);
                 for (int i = 0; i < L; i++) nib[b][i] = (uint8_t)clamp_nibble(centre[b][i] + d);
                 search_unit(s, t, search, f, u, target, nib, &now);
@@ -261,18 +265,25 @@ void sl_w_strip_search(struct sl_w_strip *s, const struct sl_w_tables *t,
 void sl_w_strip_refit(struct sl_w_strip *s, const struct sl_w_tables *t,
                       const struct sl_w_feedback *f)
 {
+    const double l = t->fmt == SL_FMT_P36 ? (double)t->lambda : 0.0;
     for (int i = 0; i < L; i++) {
         double num = 0, den = 0;
         for (int c = 0; c < s->cols; c++) {
             unsigned plain, w = sl_w_strip_index(s, c, i, &plain);
-            double v = (double)reading(t, w, plain) *
-                       sl_w_scale(s->nibble[(size_t)(c / B) * L + (size_t)i]);
+            double scale = sl_w_scale(s->nibble[(size_t)(c / B) * L + (size_t)i]);
+            double v = (double)reading(t, w, plain) * scale, v2 = v * v;
             double h = f      ? (double)f->metric[(size_t)c * B + (size_t)(c % B)]
                        : s->h ? (double)s->h[c]
                               : 1.0;
+            if (l > 0) { /* both readings count: the mean of squares, not the square of the mean */
+                double full = (double)t->t3[w | plain << 6] * scale,
+                       base = (double)t->t2[w] * scale;
+                v2 = (1 - l) * full * full + l * base * base;
+            }
             num += h * v * (double)s->w[(size_t)c * L + (size_t)i];
-            den += h * v * v;
+            den += h * v2;
         }
-        if (den > 0 && num > 0) s->row[i] = round_scale((float)(num / den));
+        float row = den > 0 && num > 0 ? round_scale((float)(num / den)) : 0.0f;
+        if (row > 0.0f && isfinite(row)) s->row[i] = row;
     }
 }

@@ -23,14 +23,20 @@ struct sl_w_strip {
 size_t sl_w_strip_bytes(int cols);
 void sl_w_strip_init(struct sl_w_strip *s, enum sl_fmt fmt, int cols, const float *h,
                      void *scratch);
-/* Loads up to 16 rows of w [rows][cols] and guesses row scales from block rms. false: a value that is
- * not finite, at *row, *col. */
-bool sl_w_strip_load(struct sl_w_strip *s, const float *w, int rows, float table_rms, int *bad_row,
-                     int *bad_col);
-/* Searches every block with the present row scales. reach: how far nibbles may move from the best
- * guess (1: three candidates; 0: keep s->nibble as it is). feedback may be NULL. */
+/* Loads rows [row0, row0 + rows) of w [..][cols], at most 16, and guesses row scales from block rms.
+ * SL_E_ARG, naming the place: a value that is not finite, or a row beyond the f16 range of its scale. */
+int sl_w_strip_load(struct sl_w_strip *s, const float *w, int row0, int rows, float table_rms,
+                    struct sl_err *err);
+/* Where a block's nibble comes from. */
+enum sl_w_nibbles {
+    SL_W_KEEP,  /* s->nibble as it is */
+    SL_W_GUESS, /* the target's rms */
+    SL_W_CHOOSE /* the best of the guess and its two neighbours: three searches, five for w16 */
+};
+/* Searches every block with the present row scales. feedback may be NULL. */
 void sl_w_strip_search(struct sl_w_strip *s, const struct sl_w_tables *t,
-                       const struct sl_trellis *search, const struct sl_w_feedback *f, int reach);
+                       const struct sl_trellis *search, const struct sl_w_feedback *f,
+                       enum sl_w_nibbles nibbles);
 /* Least-squares row scales for the present codes, rounded to f16. */
 void sl_w_strip_refit(struct sl_w_strip *s, const struct sl_w_tables *t,
                       const struct sl_w_feedback *f);

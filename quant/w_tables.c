@@ -110,18 +110,15 @@ int sl_w_tables_train(struct sl_w_tables *t, const struct sl_trellis *search, co
         }
         memset(sum, 0, sizeof *sum);
         for (int b = 0; b < strips && !rc; b++) {
-            int n = rows - b * L < L ? rows - b * L : L, br = 0, bc = 0;
-            if (!sl_w_strip_load(&s, w + (size_t)b * L * (size_t)cols, n, t->rms, &br, &bc)) {
-                rc = sl_fail(err, SL_E_ARG, NULL, "training sample",
-                             "row %d column %d is not finite", b * L + br, bc);
-                break;
-            }
+            int n = rows - b * L < L ? rows - b * L : L;
+            rc = sl_w_strip_load(&s, w, b * L, n, t->rms, err);
+            if (rc) break;
             bool choose = k < 4 || k % 8 == 0;
             if (k > 0) {
                 memcpy(s.row, row + (size_t)b * L, sizeof s.row);
                 memcpy(s.nibble, nibble + (size_t)b * nib, nib);
             }
-            sl_w_strip_search(&s, t, search, NULL, choose ? 1 : 0);
+            sl_w_strip_search(&s, t, search, NULL, choose ? SL_W_CHOOSE : SL_W_KEEP);
             sl_w_strip_refit(&s, t, NULL);
             memcpy(row + (size_t)b * L, s.row, sizeof s.row);
             memcpy(nibble + (size_t)b * nib, s.nibble, nib);
