@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/version.h"
 #include "offload/budget.h"
+#include "offload/numa_place.h"
 
 enum { TOUCH_BYTES = 32 << 20, PAGE_BYTES = 4096 };
 
@@ -189,6 +190,7 @@ static int load_weights(struct sluice_pack *p, const struct sl_engine_plan *plan
                         struct sl_err *err)
 {
     int rc = sl_arena_init(&p->arena, plan->weights_bytes, "trunk", err);
+    if (!rc) sl_numa_interleave(sl_numa_system(), p->arena.base, p->arena.bytes);
     if (!rc) rc = sl_trunk_open(&p->trunk, p->pack, &p->arena, check_crc, err);
     p->trunk_bytes = p->arena.used;
     if (!rc) rc = sl_model_open(&p->model, p->pack, p->trunk, &p->arena, err);
@@ -242,6 +244,8 @@ static int open_parts(struct sluice_session *s, const struct sl_engine_opts *o, 
     if (rc) return rc;
     rc = sl_arena_init(&s->arena, plan->session_bytes, "session", err);
     if (rc) return rc;
+    sl_numa_pin_workers(sl_numa_system(), s->pool);
+    sl_numa_interleave(sl_numa_system(), s->arena.base, s->arena.bytes);
     touch(&s->arena, s->pool);
     const struct sl_store_opts so = {
         .slot_budget_bytes = plan->slot_budget, .io = o->io, .check_crc = o->check_crc};

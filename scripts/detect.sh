@@ -29,10 +29,10 @@ library() {
     eval "LIBS_$1="
     if [ -z "$SYSROOT" ] && command -v pkg-config >/dev/null 2>&1 && pkg-config --exists "$2" 2>/dev/null; then
         flags=$(pkg-config --cflags "$2")
-        libs=$(pkg-config --libs "$2")
-        if links "$1" "$flags" "$libs"; then
+        pc_libs=$(pkg-config --libs "$2") # not `libs`: that is the caller's list
+        if links "$1" "$flags" "$pc_libs"; then
             cppflags="$cppflags $flags"
-            eval "LIBS_$1=\$libs"
+            eval "LIBS_$1=\$pc_libs"
             return 0
         fi
     fi
