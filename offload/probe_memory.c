@@ -1,5 +1,6 @@
-/* Memory bandwidth and products: every thread streams through its own part of buffers that no cache
- * holds; the best pass counts, because a disturbed pass says nothing about the machine. */
+/* Memory bandwidth and products: all threads stream through buffers that no cache holds, a window at a
+ * time, round and round. A window takes a few milliseconds and the best one counts: one that was
+ * disturbed says nothing about the machine, and on a busy machine long passes are all disturbed. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -8,7 +9,7 @@
 #include "kernels/kernels.h"
 #include "offload/probe.h"
 
-enum { PASS_MAX = 200, COLS = 3584, BLOCK_ROWS = 128, PREFILL_TOKENS = 48 };
+enum { COLS = 3584, BLOCK_ROWS = 128, PREFILL_TOKENS = 48, SLICE = 4 << 20 };
 
 static double now_seconds(void)
 {
@@ -21,24 +22,32 @@ typedef uint64_t vec __attribute__((vector_size(32), aligned(32)));
 
 struct stream {
     unsigned char *base;
-    size_t bytes; /* of one task, a multiple of 4096 */
+    int n_slices; /* of SLICE bytes */
+    int first;    /* of the window, taken round */
     volatile uint64_t sink[1024];
 };
+
+static unsigned char *slice_of(const struct stream *s, int task)
+{
+    return s->base + (size_t)((s->first + task) % s->n_slices) * SLICE;
+}
 
 static void read_task(void *ctx, int task, int worker)
 {
     (void)worker;
     struct stream *s = ctx;
-    const vec *v = (const vec *)(s->base + (size_t)task * s->bytes);
+    /* Four streams a thread: one alone does not keep enough lines in flight. */
+    const size_t quarter = SLICE / sizeof(vec) / 4;
+    const vec *v = (const vec *)slice_of(s, task);
     vec a = {0};
     vec b = {0};
     vec c = {0};
     vec d = {0};
-    for (size_t i = 0; i < s->bytes / sizeof *v; i += 4) {
+    for (size_t i = 0; i < quarter; i++) {
         a ^= v[i];
-        b ^= v[i + 1];
-        c ^= v[i + 2];
-        d ^= v[i + 3];
+        b ^= v[i + quarter];
+        c ^= v[i + 2 * quarter];
+        d ^= v[i + 3 * quarter];
     }
     a ^= b ^ c ^ d;
     s->sink[task % 1024] = a[0] ^ a[1] ^ a[2] ^ a[3];
@@ -48,28 +57,29 @@ static void copy_task(void *ctx, int task, int worker)
 {
     (void)worker;
     struct stream *s = ctx;
-    unsigned char *from = s->base + (size_t)task * s->bytes;
-    memcpy(from + s->bytes / 2, from, s->bytes / 2);
+    unsigned char *from = slice_of(s, task);
+    memcpy(from + SLICE / 2, from, SLICE / 2);
 }
 
 static void fill_task(void *ctx, int task, int worker)
 {
     (void)worker;
     struct stream *s = ctx;
-    memset(s->base + (size_t)task * s->bytes, task, s->bytes);
+    memset(s->base + (size_t)task * SLICE, task, SLICE);
 }
 
-/* Seconds of the fastest pass. */
-static double best_pass(struct sl_pool *pool, int n_tasks, sl_task_fn fn, void *ctx, double seconds)
+/* Seconds of the fastest window; *first is where the next one starts. Three at least. */
+static double best_window(struct sl_pool *pool, int n_tasks, sl_task_fn fn, void *ctx, int *first,
+                          double seconds)
 {
     double best = 0;
-    double end = now_seconds() + seconds;
-    for (int pass = 0; pass < PASS_MAX; pass++) {
+    const double end = now_seconds() + seconds;
+    for (int i = 0; i < 3 || (now_seconds() < end && !sl_interrupted()); i++) {
         double t0 = now_seconds();
         sl_pool_run(pool, n_tasks, fn, ctx);
         double t = now_seconds() - t0;
-        if (!pass || t < best) best = t;
-        if (now_seconds() >= end || sl_interrupted()) break;
+        if (!i || t < best) best = t;
+        *first += n_tasks;
     }
     return best > 1e-9 ? best : 1e-9;
 }
@@ -78,18 +88,19 @@ int sl_probe_memory(struct sl_pool *pool, uint64_t bytes, double seconds, double
                     double *copy_bps, struct sl_err *err)
 {
     struct stream *s = calloc(1, sizeof *s);
-    const int n = sl_pool_threads(pool) * 4;
-    size_t part = (size_t)sl_align_up(bytes / (uint64_t)n + 1, 8192);
+    const int n = sl_pool_threads(pool) * 4; /* slices of a window */
+    int slices = (int)(bytes / SLICE) > n ? (int)(bytes / SLICE) : n;
     int rc = 0;
-    if (s) s->base = aligned_alloc(4096, part * (size_t)n);
+    if (s) s->base = aligned_alloc(4096, (size_t)slices * SLICE);
     if (!s || !s->base) {
-        rc = sl_fail(err, SL_E_NOMEM, NULL, "probe", "no memory for %zu bytes", part * (size_t)n);
+        rc = sl_fail(err, SL_E_NOMEM, NULL, "probe", "no memory for %zu bytes",
+                     (size_t)slices * SLICE);
     } else {
-        s->bytes = part;
-        sl_pool_run(pool, n, fill_task, s);
-        double all = (double)part * n;
-        *read_bps = all / best_pass(pool, n, read_task, s, seconds);
-        *copy_bps = all / best_pass(pool, n, copy_task, s, seconds);
+        s->n_slices = slices;
+        sl_pool_run(pool, slices, fill_task, s);
+        double window = (double)n * SLICE;
+        *read_bps = window / best_window(pool, n, read_task, s, &s->first, seconds);
+        *copy_bps = window / best_window(pool, n, copy_task, s, &s->first, seconds);
     }
     if (s) free(s->base);
     free(s);
@@ -102,15 +113,16 @@ struct product {
     const struct sl_kernels *k;
     struct sl_mat w;
     const float *x;
-    float *y; /* [tasks][tokens][BLOCK_ROWS] */
+    float *y; /* [tasks of a window][tokens][BLOCK_ROWS] */
     int tokens;
+    int n_blocks, first; /* of BLOCK_ROWS rows; where the window starts, taken round */
 };
 
 static void product_task(void *ctx, int task, int worker)
 {
     (void)worker;
     const struct product *p = ctx;
-    int row = task * BLOCK_ROWS;
+    int row = (p->first + task) % p->n_blocks * BLOCK_ROWS;
     float *y = p->y + (size_t)task * (size_t)p->tokens * BLOCK_ROWS;
     /* The kernel writes y[t * ldy + r] for r in the range: shift so that the block is its own. */
     p->k->mul(&p->w, row, row + BLOCK_ROWS, p->x, COLS, p->tokens, y - row, BLOCK_ROWS);
@@ -160,11 +172,9 @@ static int measure_format(struct sl_pool *pool, const struct sl_kernels *k, enum
                        sl_fmt_name(fmt), (unsigned long long)bytes);
     /* Planes lie one after the other; kernels need no more than the alignment of their type. */
     uint8_t *base = malloc(pl.codes + pl.scales + pl.row_scales + pl.table + 64);
-    int few = blocks < 4 * sl_pool_threads(pool) ? blocks : 4 * sl_pool_threads(pool);
+    int window = blocks < 4 * sl_pool_threads(pool) ? blocks : 4 * sl_pool_threads(pool);
     float *x = malloc((size_t)PREFILL_TOKENS * COLS * sizeof *x);
-    size_t y_rows = (size_t)blocks > (size_t)few * PREFILL_TOKENS ? (size_t)blocks
-                                                                  : (size_t)few * PREFILL_TOKENS;
-    float *y = malloc(y_rows * BLOCK_ROWS * sizeof *y);
+    float *y = malloc((size_t)window * PREFILL_TOKENS * BLOCK_ROWS * sizeof *y);
     int rc = 0;
     if (base && x && y) {
         fill_planes(&p.w, base, &pl);
@@ -176,12 +186,14 @@ static int measure_format(struct sl_pool *pool, const struct sl_kernels *k, enum
         p.w.table = pl.table ? base + pl.codes + pl.scales + pl.row_scales : NULL;
         p.x = x;
         p.y = y;
+        p.n_blocks = blocks;
+        double weights = (double)window * BLOCK_ROWS * COLS;
         p.tokens = 1;
-        double weights = (double)blocks * BLOCK_ROWS * COLS;
-        out->decode = weights / best_pass(pool, blocks, product_task, &p, seconds) * 1e-9;
+        out->decode =
+            weights / best_window(pool, window, product_task, &p, &p.first, seconds) * 1e-9;
         p.tokens = PREFILL_TOKENS;
-        weights = (double)few * BLOCK_ROWS * COLS * PREFILL_TOKENS;
-        out->prefill = weights / best_pass(pool, few, product_task, &p, seconds) * 1e-9;
+        out->prefill = weights * PREFILL_TOKENS /
+                       best_window(pool, window, product_task, &p, &p.first, seconds) * 1e-9;
         out->fmt = fmt;
     } else {
         rc = sl_fail(err, SL_E_NOMEM, NULL, "probe", "no memory for %llu bytes",
