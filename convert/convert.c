@@ -92,7 +92,8 @@ static int remove_work(const struct run *r)
     char path[SL_PATH_MAX];
     DIR *d = opendir(r->work);
     for (struct dirent *e; d && (e = readdir(d));)
-        if (strcmp(e->d_name, "journal") != 0 && sl_path_join(path, r->work, e->d_name))
+        if (e->d_name[0] != '.' && strcmp(e->d_name, "journal") != 0 &&
+            sl_path_join(path, r->work, e->d_name))
             unlink(path);
     if (d) closedir(d);
     if (sl_path_join(path, r->work, "journal")) unlink(path);
@@ -373,7 +374,7 @@ static int write_bank_unit(struct run *r, const struct sl_unit *u)
     char dir[SL_PATH_MAX];
     snprintf(dir, sizeof dir, "%s", u->bank->path);
     *strrchr(dir, '/') = 0;
-    int rc = sl_make_dirs(dir, r->err);
+    int rc = sl_is_dir(dir) ? 0 : sl_make_dirs(dir, r->err);
     return rc ? rc : sl_write_bank(r->plan, u->bank, r->jobs, r->progress, r->err);
 }
 

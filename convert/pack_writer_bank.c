@@ -201,8 +201,8 @@ int sl_write_bank(const struct sl_plan *p, const struct sl_plan_bank *b, struct 
     if (rc) goto out;
     /* Space for the whole bank at once: a full disk shows now, and the file lies in one piece. Some
      * file systems cannot; they find out while writing. */
-    if (fallocate(k.fd, 0, 0, (off_t)b->file_bytes) &&
-        (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
+    if (fallocate(k.fd, 0, 0, (off_t)b->file_bytes) && errno != EOPNOTSUPP && errno != ENOSYS &&
+        errno != EINVAL)
         rc = sl_fail_errno(err, SL_E_IO, errno, b->path, "reserve space");
     for (int g = 0; !rc && g < k.ahead && g < k.n_groups; g++) prefetch(&k, g);
     if (!rc) rc = sl_jobs_run(jobs, k.n_groups, write_group, &k, err);

@@ -2,11 +2,14 @@
 #define _GNU_SOURCE
 #include "tests/convert/syscall_trap.h"
 
-#include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/user.h>
@@ -21,34 +24,41 @@
 
 #if HAVE_TRAP
 
-static bool is_step(const struct __ptrace_syscall_info *info)
-{
-    switch (info->entry.nr) {
-    case SYS_pwrite64:
-    case SYS_fsync:
-    case SYS_fdatasync:
-    case SYS_ftruncate:
-    case SYS_fallocate:
-    case SYS_mkdirat:
-    case SYS_unlinkat:
-    case SYS_renameat2:
+static const int steps[] = {
+    SYS_pwrite64, SYS_fsync,    SYS_fdatasync, SYS_ftruncate, SYS_fallocate,
+    SYS_mkdirat,  SYS_unlinkat, SYS_renameat2, SYS_openat,
 #ifdef SYS_renameat
-    case SYS_renameat:
+    SYS_renameat,
 #endif
 #ifdef SYS_rename
-    case SYS_rename:
+    SYS_rename,
 #endif
 #ifdef SYS_unlink
-    case SYS_unlink:
-    case SYS_rmdir:
-    case SYS_mkdir:
+    SYS_unlink,   SYS_rmdir,    SYS_mkdir,
 #endif
-        return true;
-    case SYS_openat:
-        return info->entry.args[2] & O_CREAT;
-    default:
-        return false;
-    }
+};
+#define N_STEPS (sizeof steps / sizeof *steps)
+
+/* Only steps stop the child: a conversion makes ten times as many other calls. */
+static bool install_filter(void)
+{
+    struct sock_filter code[N_STEPS + 3];
+    const struct sock_fprog prog = {N_STEPS + 3, code};
+    code[0] =
+        (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+    for (size_t i = 0; i < N_STEPS; i++)
+        code[1 + i] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)steps[i],
+                                                   (uint8_t)(N_STEPS - i), 0);
+    code[1 + N_STEPS] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    code[2 + N_STEPS] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRACE);
+    return !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) &&
+           !prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog);
+}
+
+/* An open that creates nothing is no step. */
+static bool is_step(const struct __ptrace_syscall_info *info)
+{
+    return info->seccomp.nr != SYS_openat || info->seccomp.args[2] & O_CREAT;
 }
 
 /* Makes the entered call fail (nr -1) or a write shorter; false where registers are not known. */
@@ -59,7 +69,7 @@ static bool alter(pid_t tid, const struct __ptrace_syscall_info *info, bool drop
     if (ptrace(PTRACE_GETREGS, tid, NULL, &r)) return false;
     if (drop)
         r.orig_rax = (unsigned long long)-1;
-    else if (info->entry.nr == SYS_pwrite64)
+    else if (info->seccomp.nr == SYS_pwrite64)
         r.rdx /= 2;
     return !ptrace(PTRACE_SETREGS, tid, NULL, &r);
 #else
@@ -115,23 +125,24 @@ static void act(struct trace *t, pid_t tid, const struct __ptrace_syscall_info *
     }
 }
 
-static void on_syscall(struct trace *t, pid_t tid)
+static void on_entry(struct trace *t, pid_t tid)
 {
     struct __ptrace_syscall_info info;
     memset(&info, 0, sizeof info);
-    if (ptrace(PTRACE_GET_SYSCALL_INFO, tid, sizeof info, &info) <= 0) {
-        t->end->supported = errno != EIO && errno != EINVAL;
-        return;
-    }
-    if (info.op == PTRACE_SYSCALL_INFO_ENTRY && is_step(&info) && ++t->end->steps == t->plan->at)
+    if (ptrace(PTRACE_GET_SYSCALL_INFO, tid, sizeof info, &info) <= 0)
+        t->end->supported = false;
+    else if (info.op == PTRACE_SYSCALL_INFO_SECCOMP && is_step(&info) &&
+             ++t->end->steps == t->plan->at)
         act(t, tid, &info);
-    else if (info.op == PTRACE_SYSCALL_INFO_EXIT && tid == t->pending) {
-        t->pending = 0;
-        if (t->plan->action == ST_KILL_AFTER)
-            kill(t->child, SIGKILL);
-        else
-            set_result(tid, -t->plan->sys_errno);
-    }
+}
+
+static void on_exit_of_step(struct trace *t, pid_t tid)
+{
+    t->pending = 0;
+    if (t->plan->action == ST_KILL_AFTER)
+        kill(t->child, SIGKILL);
+    else
+        set_result(tid, -t->plan->sys_errno);
 }
 
 static void follow(struct trace *t)
@@ -147,9 +158,10 @@ static void follow(struct trace *t)
             return;
         }
         int sig = WSTOPSIG(st);
-        if (sig == (SIGTRAP | 0x80)) on_syscall(t, tid);
+        if (st >> 8 == (SIGTRAP | PTRACE_EVENT_SECCOMP << 8)) on_entry(t, tid);
+        if (sig == (SIGTRAP | 0x80) && tid == t->pending) on_exit_of_step(t, tid);
         if (sig == (SIGTRAP | 0x80) || sig == SIGTRAP || sig == SIGSTOP) sig = 0;
-        ptrace(PTRACE_SYSCALL, tid, NULL, (void *)(intptr_t)sig);
+        ptrace(tid == t->pending ? PTRACE_SYSCALL : PTRACE_CONT, tid, NULL, (void *)(intptr_t)sig);
     }
 }
 
@@ -159,20 +171,21 @@ void st_run(int (*fn)(void *ctx), void *ctx, const struct st_plan *plan, struct 
     memset(end, 0, sizeof *end);
     pid_t child = fork();
     if (!child) {
-        if (ptrace(PTRACE_TRACEME, 0, NULL, NULL)) _exit(99);
+        if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) || !install_filter()) _exit(99);
         raise(SIGSTOP);
         _exit(fn(ctx)); /* no leak check: it cannot run under ptrace */
     }
     if (child < 0 || waitpid(child, &st, 0) != child || !WIFSTOPPED(st)) return;
     if (ptrace(PTRACE_SETOPTIONS, child, NULL,
-               PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE | PTRACE_O_EXITKILL)) {
+               PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE | PTRACE_O_TRACESECCOMP |
+                   PTRACE_O_EXITKILL)) {
         kill(child, SIGKILL);
         waitpid(child, &st, 0);
         return;
     }
     end->supported = true;
     struct trace t = {child, plan, end, 0};
-    ptrace(PTRACE_SYSCALL, child, NULL, NULL);
+    ptrace(PTRACE_CONT, child, NULL, NULL);
     follow(&t);
 }
 

@@ -2,7 +2,7 @@
  *
  * The function runs in a child under ptrace; steps are system calls that change the disk (write, sync,
  * rename, unlink, mkdir, truncate, create, ...). So nothing in the product knows of these tests, and
- * every step counts, library code included. Linux with PTRACE_GET_SYSCALL_INFO; short writes and
+ * every step counts, library code included. Linux with ptrace and seccomp filters; short writes and
  * failures also need x86-64 registers. */
 #ifndef SL_TESTS_SYSCALL_TRAP_H
 #define SL_TESTS_SYSCALL_TRAP_H
