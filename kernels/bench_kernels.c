@@ -13,7 +13,8 @@ enum { MAX_TOKENS = 48, MAX_TURNS = 101, MAX_RUNGS = SL_CPU_RUNGS };
 static const struct {
     int rows, cols;
 } shapes[] = {{3072, 3584}, {3584, 7168}};
-static const enum sl_fmt fmts[] = {SL_FMT_F32, SL_FMT_BF16, SL_FMT_T8, SL_FMT_MXFP4, SL_FMT_M4};
+static const enum sl_fmt fmts[] = {SL_FMT_F32, SL_FMT_BF16, SL_FMT_T8,  SL_FMT_MXFP4,
+                                   SL_FMT_M4,  SL_FMT_W36,  SL_FMT_W26, SL_FMT_W16};
 static const int tokens[] = {1, 2, 4, 8, 48};
 enum {
     N_SHAPES = sizeof shapes / sizeof shapes[0],
@@ -55,6 +56,11 @@ static void fill(struct sl_mat *w, uint8_t *codes, uint8_t *scales, uint8_t *row
     w->codes = codes;
     w->scales = p.scales ? scales : NULL;
     w->row_scales = p.row_scales ? row_scales : NULL;
+    static uint8_t table[128];
+    for (int i = 0; i < 128; i++) table[i] = (uint8_t)(i * 37);
+    for (uint64_t i = 0; sl_fmt_is_trellis(w->fmt) && i < p.row_scales; i++)
+        row_scales[i] = (uint8_t)(i % 2 ? 0x01 : i & 255);
+    w->table = p.table ? table : NULL;
 }
 
 static void run_case(FILE *out, const struct sl_mat *w, const struct sl_kernels *k, int n_rungs,
@@ -89,7 +95,7 @@ int sl_bench_kernels(FILE *out, double seconds, struct sl_err *err)
     int n_rungs = sl_cpu_rungs(sl_cpu_detect(), rungs);
     for (int r = 0; r < n_rungs; r++) sl_kernels_init(&k[r], rungs[r]);
     const size_t most = (size_t)3584 * 7168;
-    uint8_t *codes = malloc(most * 4), *scales = malloc(most / 32), *row_scales = malloc(3584);
+    uint8_t *codes = malloc(most * 4), *scales = malloc(most / 32), *row_scales = malloc(3584 * 2);
     float *x = malloc((size_t)MAX_TOKENS * 7168 * sizeof *x);
     float *y = malloc((size_t)MAX_TOKENS * 3584 * sizeof *y);
     int rc = 0;

@@ -11,6 +11,8 @@
  *
  *   panel[16 rows][256 columns]  x  48 tokens  ->  lane[row][tok][16]
  *
+ * Trellis formats take the panel for any number of tokens: decoding them outweighs the detour.
+ *
  * In both, lane j of a (row, token) meets columns j, j + 16, ... in ascending order: the sums are
  * those of sl_mul_c bit for bit, whatever the blocking.
  *
@@ -18,6 +20,7 @@
  *   TILE                                   tokens of a register tile, a divisor of 48
  *   void dec_F(const struct sl_row *, int b, vf *w)  block b of the segment, 32 columns,
  *                                          F = f32 bf16 f16 t8 mxfp4 m4
+ *   void w_decode(const struct sl_w_row *, int b0, int n, float *)  blocks of a trellis row
  *   MX_ORDER                               1 when dec_mx gives columns in another lane order, then
  *   void mx_order_x(float *to, const float *from)    16 floats of x into that order, and
  *   void mx_natural(float *to, const vf *w)          a decoded block back to column order
@@ -26,6 +29,7 @@
 #include <string.h>
 #include "kernels/block_m4.h"
 #include "kernels/block_t8.h"
+#include "kernels/decode_w.h"
 #include "kernels/lanes.h"
 #include "kernels/reference.h"
 #include "kernels/simd_common.h"
@@ -228,6 +232,11 @@ SL_INLINE void panel_mx(dec_fn dec, const struct sl_row *row, int n_blocks, floa
 /* Columns [col0, col0 + n) of row r, +0.0 up to the next multiple of 16. */
 static void panel_row(const struct sl_mat *w, int r, int col0, int n, float *out)
 {
+    if (sl_fmt_is_trellis(w->fmt)) { /* whole blocks only */
+        struct sl_w_row wr = sl_w_row_at(w, r);
+        w_decode(&wr, col0 / SL_W_BLOCK, n / SL_W_BLOCK, out);
+        return;
+    }
     struct sl_row row = row_at(w, r, col0);
     int whole = n / BLOCK, done = whole * BLOCK;
     switch (w->fmt) {
@@ -352,7 +361,8 @@ static void mul_many(const struct sl_mat *w, int row0, int row1, const float *x,
         int nt = n_tok - t0 < PANEL_TOKENS ? n_tok - t0 : PANEL_TOKENS;
         for (int r0 = row0; r0 < row1; r0 += PANEL_ROWS) {
             int nr = row1 - r0 < PANEL_ROWS ? row1 - r0 : PANEL_ROWS;
-            memset(lane, 0, sizeof lane);
+            for (int r = 0; r < nr || r % GROUP; r++)
+                memset(lane[r], 0, (size_t)nt * sizeof lane[r][0]);
             for (int c = 0; c < w->cols; c += PANEL_COLS) {
                 int n = w->cols - c < PANEL_COLS ? w->cols - c : PANEL_COLS, r = 0;
                 for (; r < nr; r++) panel_row(w, r0 + r, c, n, panel[r]);
@@ -370,7 +380,9 @@ void SL_ISA(sl_mul)(const struct sl_mat *w, int row0, int row1, const float *x, 
                     int n_tok, float *y, size_t ldy)
 {
     assert(row0 >= 0 && row0 <= row1 && row1 <= w->rows && n_tok >= 0);
-    if (!rows_of(w->fmt)) {
+    if (sl_fmt_is_trellis(w->fmt)) {
+        mul_many(w, row0, row1, x, ldx, n_tok, y, ldy);
+    } else if (!rows_of(w->fmt)) {
         sl_mul_c(w, row0, row1, x, ldx, n_tok, y, ldy);
     } else if (n_tok > FEW_TOKENS) {
         mul_many(w, row0, row1, x, ldx, n_tok, y, ldy);

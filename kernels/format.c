@@ -35,14 +35,14 @@ enum sl_fmt sl_fmt_by_name(const char *s)
     return SL_FMT_NONE;
 }
 
-static bool is_trellis(enum sl_fmt fmt)
+bool sl_fmt_is_trellis(enum sl_fmt fmt)
 {
     return fmt == SL_FMT_W36 || fmt == SL_FMT_P36 || fmt == SL_FMT_W26 || fmt == SL_FMT_W16;
 }
 
 bool sl_fmt_is_expert(enum sl_fmt fmt)
 {
-    return fmt == SL_FMT_MXFP4 || fmt == SL_FMT_M4 || is_trellis(fmt);
+    return fmt == SL_FMT_MXFP4 || fmt == SL_FMT_M4 || sl_fmt_is_trellis(fmt);
 }
 
 bool sl_fmt_is_trunk(enum sl_fmt fmt)
@@ -88,7 +88,7 @@ bool sl_fmt_planes(enum sl_fmt fmt, uint64_t rows, uint64_t cols, struct sl_plan
     }
     if (!sl_fmt_is_expert(fmt) || cols % SL_MX_BLOCK) return false;
     uint64_t blocks = cols / SL_MX_BLOCK;
-    if (is_trellis(fmt)) {
+    if (sl_fmt_is_trellis(fmt)) {
         uint64_t code_bytes =
             fmt == SL_FMT_W36 ? 12 : 8; /* a word, and plain bits behind all words */
         uint64_t words = fmt == SL_FMT_W16 ? blocks / 2 + blocks % 2 : blocks;

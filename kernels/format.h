@@ -41,6 +41,7 @@ enum sl_fmt sl_fmt_by_name(const char *s); /* SL_FMT_NONE when unknown */
 /* Formats a routed expert / a trunk matrix may have in this build. */
 bool sl_fmt_is_expert(enum sl_fmt fmt);
 bool sl_fmt_is_trunk(enum sl_fmt fmt);
+bool sl_fmt_is_trellis(enum sl_fmt fmt); /* w26 w36 p36 w16 (block_w.h) */
 
 /* Plane sizes for rows x cols; false when the format is unknown, when cols does not suit it (expert
  * formats need cols % 32 == 0), or on overflow. Trunk and plain formats put everything in `codes`:

@@ -5,7 +5,7 @@
 #include <assert.h>
 #include "kernels/block_m4.h"
 #include "kernels/block_t8.h"
-#include "kernels/block_w.h"
+#include "kernels/decode_w.h"
 #include "kernels/half.h"
 #include "kernels/reference.h"
 
@@ -47,25 +47,16 @@ static uint64_t load_bytes(const uint8_t *p, int n)
 /* block_w.h, "w = row * (S * T[index])". */
 static void decode_w(const struct sl_mat *w, int row, int col0, int n, float *out)
 {
-    const size_t r = (size_t)row, blocks = (size_t)(w->cols / SL_W_BLOCK);
-    const int k = w->fmt == SL_FMT_W16 ? 1 : 2, unit = 64 / k;
-    const size_t words = (blocks * SL_W_BLOCK + (size_t)unit - 1) / (size_t)unit;
-    const uint8_t *codes = w->codes + r * words * 8;
-    const uint8_t *plain = w->fmt == SL_FMT_W36 ? w->codes + (size_t)w->rows * words * 8
-                                                : w->fine_codes; /* NULL without a plain bit */
-    const int8_t *table =
-        (const int8_t *)(w->fmt == SL_FMT_P36 && plain ? w->fine_table : w->table);
-    const uint8_t *scales = w->scales + r * ((blocks + 1) / 2);
-    const float scale = sl_f16_to_f32(load16(w->row_scales + r * 2));
+    const struct sl_w_row x = sl_w_row_at(w, row);
+    const int unit = 64 / x.bits;
     for (int i = 0; i < n; i += SL_W_BLOCK) {
         const int c = col0 + i, b = c / SL_W_BLOCK, u = c / unit, at = c % unit;
-        const int S = sl_w_scale(sl_w_nibble(scales, b));
-        const uint64_t word = load_bytes(codes + (size_t)u * 8, 8);
-        const uint32_t bits =
-            plain ? (uint32_t)load_bytes(plain + (r * blocks + (size_t)b) * 4, 4) : 0;
+        const int S = sl_w_scale(sl_w_nibble(x.scales, b));
+        const uint64_t word = load_bytes(x.words + (size_t)u * 8, 8);
+        const uint32_t bits = x.plain ? (uint32_t)load_bytes(x.plain + (size_t)b * 4, 4) : 0;
         for (int j = 0; j < SL_W_BLOCK && i + j < n; j++) {
-            unsigned index = sl_trellis_window(word, at + j, k) | (bits >> j & 1) << 6;
-            out[i + j] = scale * (float)(S * table[index]);
+            unsigned index = sl_trellis_window(word, at + j, x.bits) | (bits >> j & 1) << 6;
+            out[i + j] = x.row * (float)(S * (int8_t)x.table[index]);
         }
     }
 }
@@ -79,8 +70,7 @@ void sl_mat_decode_cols(const struct sl_mat *w, int row, int col0, int n, float 
         decode_mx(w, row, col0, n, out);
         return;
     }
-    if (w->fmt == SL_FMT_W26 || w->fmt == SL_FMT_W36 || w->fmt == SL_FMT_P36 ||
-        w->fmt == SL_FMT_W16) {
+    if (sl_fmt_is_trellis(w->fmt)) {
         decode_w(w, row, col0, n, out);
         return;
     }

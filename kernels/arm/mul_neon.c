@@ -8,6 +8,7 @@
 #include "kernels/mx_table.h"
 #include "kernels/simd_common.h"
 #include "kernels/block_m4.h"
+#include "kernels/arm/decode_w_neon.h"
 
 #define TILE     6
 #define MX_ORDER 0

@@ -7,6 +7,7 @@
 #include "kernels/simd_common.h"
 #include "kernels/x86/simd_avx2.h"
 #include "kernels/block_m4.h"
+#include "kernels/x86/decode_w_avx2.h"
 
 #define TILE     3
 #define MX_ORDER 1

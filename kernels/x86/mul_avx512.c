@@ -7,6 +7,7 @@
 #include "kernels/simd_common.h"
 #include "kernels/x86/simd_avx512.h"
 #include "kernels/block_m4.h"
+#include "kernels/x86/decode_w_avx2.h"
 
 #define TILE     6
 #define MX_ORDER 0

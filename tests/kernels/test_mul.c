@@ -16,7 +16,8 @@
 #include "kernels/reference.h"
 
 static const enum sl_fmt fmts[] = {SL_FMT_F32, SL_FMT_BF16,  SL_FMT_F16, SL_FMT_U8,
-                                   SL_FMT_T8,  SL_FMT_MXFP4, SL_FMT_M4};
+                                   SL_FMT_T8,  SL_FMT_MXFP4, SL_FMT_M4,  SL_FMT_W26,
+                                   SL_FMT_W36, SL_FMT_P36,   SL_FMT_W16};
 enum { N_FMTS = sizeof fmts / sizeof fmts[0] };
 
 enum weights {
@@ -29,7 +30,7 @@ enum weights {
 
 struct matrix {
     struct sl_mat m;
-    uint8_t *codes, *scales, *row_scales;
+    uint8_t *codes, *scales, *row_scales, *table, *fine_codes, *fine_table;
 };
 
 static void put16(uint8_t *p, uint16_t v)
@@ -111,6 +112,43 @@ static void fill_mx(struct matrix *x, enum weights kind, const struct sl_planes 
     for (uint64_t i = 0; i < p->scales; i++) x->scales[i] = mx_scale(x, kind);
 }
 
+static uint8_t *random_bytes(uint64_t n)
+{
+    uint8_t *p = kc_bytes(n);
+    for (uint64_t i = 0; i < n; i++) p[i] = (uint8_t)kc_rnd();
+    return p;
+}
+
+/* Any code is good; kinds differ in table and scales. p36 is read in full or, half the time, not. */
+static void fill_trellis(struct matrix *x, enum weights kind, const struct sl_planes *p)
+{
+    struct sl_planes fine;
+    sl_fmt_fine_planes(x->m.fmt, (uint64_t)x->m.rows, (uint64_t)x->m.cols, &fine);
+    x->fine_codes = random_bytes(fine.codes);
+    x->fine_table = random_bytes(fine.table);
+    for (uint64_t i = 0; i < p->codes; i++) x->codes[i] = (uint8_t)kc_rnd();
+    for (uint64_t i = 0; i < p->scales; i++)
+        x->scales[i] = kind == W_MOST ? 0xff : kind == W_ZERO ? 0 : (uint8_t)kc_rnd();
+    for (uint64_t i = 0; i < p->table; i++) {
+        x->table[i] = (uint8_t)kc_rnd();
+        if (kind == W_MOST) x->table[i] = kc_below(2) ? 127 : 128;
+        if (kind == W_ZERO) x->table[i] = 0;
+    }
+    for (uint64_t i = 0; i < fine.table && kind == W_ZERO; i++) x->fine_table[i] = 0;
+    for (int r = 0; r < x->m.rows; r++) {
+        uint16_t v = (uint16_t)kc_rnd();
+        if (kind == W_TAME) v = (uint16_t)(kc_below(0x2000) + (kc_below(9) ? 0 : 0x8000));
+        if (kind == W_MOST) v = kc_below(2) ? 0x7bff : 0xfbff;
+        if (kind == W_ZERO) v = kc_below(2) ? 0x8000 : 0;
+        put16(x->row_scales + 2 * r, v);
+    }
+    x->m.table = x->table;
+    if (fine.codes && kc_below(2)) {
+        x->m.fine_codes = x->fine_codes;
+        x->m.fine_table = x->fine_table;
+    }
+}
+
 static struct matrix make(enum sl_fmt fmt, int rows, int cols, enum weights kind)
 {
     struct sl_planes p;
@@ -119,7 +157,10 @@ static struct matrix make(enum sl_fmt fmt, int rows, int cols, enum weights kind
     x.codes = kc_bytes(p.codes);
     x.scales = kc_bytes(p.scales);
     x.row_scales = kc_bytes(p.row_scales);
-    if (p.scales) {
+    x.table = kc_bytes(p.table);
+    if (sl_fmt_is_trellis(fmt)) {
+        fill_trellis(&x, kind, &p);
+    } else if (p.scales) {
         fill_mx(&x, kind, &p);
     } else if (fmt == SL_FMT_T8) {
         fill_t8(&x, kind);
@@ -142,6 +183,9 @@ static void drop(struct matrix *x)
     kc_free_bytes(x->codes, "codes");
     kc_free_bytes(x->scales, "scales");
     kc_free_bytes(x->row_scales, "row scales");
+    kc_free_bytes(x->table, "table");
+    if (x->fine_codes) kc_free_bytes(x->fine_codes, "fine codes");
+    if (x->fine_table) kc_free_bytes(x->fine_table, "fine table");
 }
 
 /* The order of kernels.h, one rounding at a time. */
