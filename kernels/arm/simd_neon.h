@@ -96,4 +96,11 @@ static inline vi vi_shl23(vi a)
     return vshlq_n_s32(a, 23);
 }
 
+/* The four numbers of each of four channels, p[4 * channel + j], as one vector for each j. */
+static inline void vf_load_fours(const float *p, vf to[4])
+{
+    const float32x4x4_t v = vld4q_f32(p);
+    for (int j = 0; j < 4; j++) to[j] = v.val[j];
+}
+
 #endif

@@ -96,4 +96,18 @@ static inline vi vi_shl23(vi a)
     return _mm256_slli_epi32(a, 23);
 }
 
+/* The four numbers of each of eight channels, p[4 * channel + j], as one vector for each j. */
+static inline void vf_load_fours(const float *p, vf to[4])
+{
+    const vf a = vf_load(p), b = vf_load(p + 8), c = vf_load(p + 16), d = vf_load(p + 24);
+    const vf r0 = _mm256_permute2f128_ps(a, c, 0x20), r1 = _mm256_permute2f128_ps(a, c, 0x31);
+    const vf r2 = _mm256_permute2f128_ps(b, d, 0x20), r3 = _mm256_permute2f128_ps(b, d, 0x31);
+    const vf lo01 = _mm256_unpacklo_ps(r0, r1), hi01 = _mm256_unpackhi_ps(r0, r1);
+    const vf lo23 = _mm256_unpacklo_ps(r2, r3), hi23 = _mm256_unpackhi_ps(r2, r3);
+    to[0] = _mm256_shuffle_ps(lo01, lo23, 0x44);
+    to[1] = _mm256_shuffle_ps(lo01, lo23, 0xee);
+    to[2] = _mm256_shuffle_ps(hi01, hi23, 0x44);
+    to[3] = _mm256_shuffle_ps(hi01, hi23, 0xee);
+}
+
 #endif

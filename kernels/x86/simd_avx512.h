@@ -93,4 +93,11 @@ static inline vi vi_shl23(vi a)
     return _mm512_slli_epi32(a, 23);
 }
 
+/* The four numbers of each of sixteen channels, p[4 * channel + j], as one vector for each j. */
+static inline void vf_load_fours(const float *p, vf to[4])
+{
+    const vi at = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60);
+    for (int j = 0; j < 4; j++) to[j] = _mm512_i32gather_ps(at, p + j, 4);
+}
+
 #endif
