@@ -207,9 +207,52 @@ done:
     return rc;
 }
 
+static bool read_head(int fd, unsigned char page[SL_PAGE])
+{
+    return pread(fd, page, SL_PAGE, 0) == SL_PAGE;
+}
+
+static bool is_same_file(int fd, const struct stat *st)
+{
+    struct stat own;
+    return !fstat(fd, &own) && st->st_dev == own.st_dev && st->st_ino == own.st_ino;
+}
+
+int sl_bank_add_copy(struct sl_bank *b, const char *path, struct sl_err *err)
+{
+    unsigned char ours[SL_PAGE];
+    unsigned char theirs[SL_PAGE];
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return sl_fail_errno(err, SL_E_PACK, errno, path, "open");
+    /* The header holds the crc of the index, and that the crc of every record. */
+    bool same = !fstat(fd, &st) && (uint64_t)st.st_size == b->file_bytes &&
+                read_head(b->fd, ours) && read_head(fd, theirs) && !memcmp(ours, theirs, SL_PAGE);
+    bool known = same && is_same_file(b->fd, &st);
+    for (int i = 0; i < b->n_copies && same; i++) known |= is_same_file(b->copies[i].fd, &st);
+    if (!same || known) {
+        close(fd);
+        return 0;
+    }
+    struct sl_bank_copy *more = realloc(b->copies, ((size_t)b->n_copies + 1) * sizeof *more);
+    char *name = more ? strdup(path) : NULL;
+    if (more) b->copies = more;
+    if (!name) {
+        close(fd);
+        return sl_fail(err, SL_E_NOMEM, path, NULL, "out of memory");
+    }
+    b->copies[b->n_copies++] = (struct sl_bank_copy){fd, name};
+    return 0;
+}
+
 void sl_bank_close(struct sl_bank *b)
 {
     if (b->fd >= 0) close(b->fd);
+    for (int i = 0; i < b->n_copies; i++) {
+        close(b->copies[i].fd);
+        free(b->copies[i].path);
+    }
+    free(b->copies);
     free(b->path);
     free(b->label);
     free(b->entries);

@@ -20,6 +20,9 @@ struct sl_bank_shape {
 int sl_bank_open(struct sl_bank *b, const char *path, const char *label,
                  const struct sl_bank_shape *shape, struct sl_err *err);
 void sl_bank_close(struct sl_bank *b);
+/* A further file of that name, used beside the first when size and header are equal. Another bank, or
+ * the same file by another way, is left out. SL_E_PACK when it cannot be opened. */
+int sl_bank_add_copy(struct sl_bank *b, const char *path, struct sl_err *err);
 
 /* Largest record, for the slot size. */
 uint32_t sl_bank_max_record(const struct sl_bank *b);

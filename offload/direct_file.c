@@ -24,7 +24,7 @@ static ssize_t plain_pread(void *ctx, int fd, void *buf, size_t n, off_t off)
     return pread(fd, buf, n, off);
 }
 
-static const struct sl_read_ops plain_ops = {plain_pread, NULL};
+static const struct sl_read_ops plain_ops = {plain_pread, NULL, NULL};
 
 /* Bytes that this thread had fetched from storage so far; false where the kernel does not say. */
 static bool fetched_bytes(uint64_t *bytes)

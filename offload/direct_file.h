@@ -17,7 +17,12 @@
 struct sl_read_ops {
     ssize_t (*pread)(void *ctx, int fd, void *buf, size_t n, off_t off); /* as pread(2) */
     void *ctx;
+    /* The same for io_uring: a read has ended with `got` (bytes or -errno); returns what is to be
+     * believed, or SL_READ_LATER: the read counts as still under way, and is asked about again soon
+     * (`again`). From one thread. NULL: believed as it is. */
+    ssize_t (*landed)(void *ctx, void *buf, size_t n, off_t off, ssize_t got, bool again);
 };
+#define SL_READ_LATER ((ssize_t)-100000)
 
 struct sl_direct_file {
     int plain_fd;  /* the caller's, never closed here */

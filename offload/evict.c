@@ -13,8 +13,16 @@ struct sl_evict {
     uint32_t *older, *newer; /* [n_slots + 1]; a slot that is not in the ring points at itself */
 };
 
-int sl_evict_open(struct sl_evict **out, const char *name, uint32_t n_slots, struct sl_err *err)
+uint64_t sl_evict_bytes(uint64_t n_slots, uint64_t n_keys)
 {
+    (void)n_keys;
+    return sizeof(struct sl_evict) + (n_slots + 1) * 2 * sizeof(uint32_t);
+}
+
+int sl_evict_open(struct sl_evict **out, const char *name, uint32_t n_slots, uint64_t n_keys,
+                  struct sl_err *err)
+{
+    (void)n_keys;
     *out = NULL;
     if (name && strcmp(name, "lru") != 0)
         return sl_fail(err, SL_E_ARG, NULL, "evict", "unknown policy \"%.32s\"; there is lru",

@@ -14,9 +14,12 @@
 
 struct sl_evict;
 
-/* name: "lru", or NULL for the default. SL_E_ARG names an unknown one. */
-int sl_evict_open(struct sl_evict **out, const char *name, uint32_t n_slots, struct sl_err *err);
+/* name: "lru", or NULL for the default. Keys are below n_keys. SL_E_ARG names an unknown one. */
+int sl_evict_open(struct sl_evict **out, const char *name, uint32_t n_slots, uint64_t n_keys,
+                  struct sl_err *err);
 void sl_evict_close(struct sl_evict *e); /* NULL is fine */
+/* What a policy takes at most, for planners. */
+uint64_t sl_evict_bytes(uint64_t n_slots, uint64_t n_keys);
 
 /* slot holds `key` from now on (it was empty, or held it already) and is asked for now. */
 void sl_evict_use(struct sl_evict *e, uint32_t slot, uint64_t key);

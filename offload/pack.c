@@ -27,6 +27,8 @@
 #define MANIFEST_MAX ((uint64_t)64 << 20) /* the release needs 0.6 MB */
 #define EXACT_MAX    ((uint64_t)1 << 53)
 
+#define MAX_COPIES 31 /* of a bank, beside the first */
+
 /* While a pack is being opened. */
 struct opening {
     struct sl_pack *p;
@@ -183,18 +185,35 @@ static bool is_file(const char *path)
     return !stat(path, &st) && !S_ISDIR(st.st_mode);
 }
 
-/* Where a bank is: --bank-dir folders first (drives move), then where it was written, then inside. */
-static bool find_bank(const struct opening *o, const char *dir, const char *name,
+/* The folders where a bank may be, in order: --bank-dir (drives move), where it was written, inside.
+ * False when there is no i-th one. */
+static bool bank_folder(const struct opening *o, const char *dir, int i, char folder[SL_PATH_MAX])
+{
+    if (i < o->n_extra) return snprintf(folder, SL_PATH_MAX, "%s", o->extra_dirs[i]) < SL_PATH_MAX;
+    if (i > o->n_extra) return i == o->n_extra + 1 && sl_path_join(folder, o->p->dir, "experts");
+    return dir[0] == '/' ? snprintf(folder, SL_PATH_MAX, "%s", dir) < SL_PATH_MAX
+                         : sl_path_join(folder, o->p->dir, dir);
+}
+
+/* The file of that name in the first folder from *i on that has one; *i is the next folder then. */
+static bool find_bank(const struct opening *o, const char *dir, const char *name, int *i,
                       char path[SL_PATH_MAX])
 {
     char folder[SL_PATH_MAX];
+    while (*i < o->n_extra + 2)
+        if (bank_folder(o, dir, (*i)++, folder) && sl_path_join(path, folder, name) &&
+            is_file(path))
+            return true;
+    return false;
+}
+
+static int check_extra_dirs(const struct opening *o, struct sl_err *err)
+{
     for (int i = 0; i < o->n_extra; i++)
-        if (sl_path_join(path, o->extra_dirs[i], name) && is_file(path)) return true;
-    bool ok = dir[0] == '/' ? snprintf(folder, sizeof folder, "%s", dir) < (int)sizeof folder
-                            : sl_path_join(folder, o->p->dir, dir);
-    if (ok && sl_path_join(path, folder, name) && is_file(path)) return true;
-    ok = sl_path_join(folder, o->p->dir, "experts");
-    return ok && sl_path_join(path, folder, name) && is_file(path);
+        if (!sl_is_dir(o->extra_dirs[i]))
+            return sl_fail(err, SL_E_PACK, o->extra_dirs[i], "--bank-dir",
+                           "no such folder; is its drive there?");
+    return 0;
 }
 
 static void note_missing(struct opening *o, const char *dir, const char *name)
@@ -222,12 +241,17 @@ static int open_bank(struct opening *o, const char *dir, const char *name, struc
 {
     char path[SL_PATH_MAX];
     struct sl_pack *p = o->p;
-    if (!find_bank(o, dir, name, path)) {
+    int i = 0;
+    if (!find_bank(o, dir, name, &i, path)) {
         note_missing(o, dir, name);
         return 0;
     }
-    int rc = sl_bank_open(&p->banks[p->n_banks], path, label_of(p, path), &o->shape, err);
-    if (!rc) p->n_banks++;
+    struct sl_bank *b = &p->banks[p->n_banks];
+    int rc = sl_bank_open(b, path, label_of(p, path), &o->shape, err);
+    if (rc) return rc;
+    p->n_banks++;
+    while (!rc && b->n_copies < MAX_COPIES && find_bank(o, dir, name, &i, path))
+        rc = sl_bank_add_copy(b, path, err);
     return rc;
 }
 
@@ -344,7 +368,8 @@ static int read_manifest(struct opening *o, struct sl_err *err)
                                       .latent = p->cfg.latent_size,
                                       .width = p->cfg.moe_intermediate_size,
                                       .slot_bytes = slot_bytes};
-    rc = read_banks(o, err);
+    rc = check_extra_dirs(o, err);
+    if (!rc) rc = read_banks(o, err);
     return rc ? rc : check_slot_bytes(o, slot_bytes, err);
 }
 

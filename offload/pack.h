@@ -20,6 +20,12 @@ struct sl_tensor {
     uint32_t crc32;         /* of bytes, padding not included */
 };
 
+/* The same bank in one more folder. */
+struct sl_bank_copy {
+    int fd; /* plain and read-only, as sl_bank.fd */
+    char *path;
+};
+
 struct sl_bank {
     int fd; /* plain read-only descriptor; the store opens its own O_DIRECT one */
     char *path;
@@ -27,6 +33,8 @@ struct sl_bank {
     uint32_t n_experts;
     uint64_t file_bytes;
     struct sl_bank_entry *entries; /* [n_experts], validated: bounds, formats, plane offsets */
+    struct sl_bank_copy *copies;   /* [n_copies]: same size, header and so record checksums */
+    int n_copies;
 };
 
 struct sl_pack {
@@ -56,7 +64,9 @@ struct sl_pack {
     struct sl_strmap *by_name; /* name with its NUL -> tensor; use sl_pack_find */
 };
 
-/* extra_dirs[n_extra]: --bank-dir folders searched before the recorded one; may be NULL. */
+/* extra_dirs[n_extra]: --bank-dir folders searched before the recorded one; may be NULL. One that does
+ * not exist is an error: its drive is missing. A bank that lies in several of the folders is one bank
+ * with copies. */
 int sl_pack_open(struct sl_pack **out, const char *dir, const char *const *extra_dirs, int n_extra,
                  struct sl_err *err);
 void sl_pack_close(struct sl_pack *p);

@@ -22,19 +22,36 @@ struct sl_store;
 enum sl_io { SL_IO_AUTO = 0, SL_IO_URING, SL_IO_PREAD, SL_IO_MMAP };
 
 struct sl_store_opts {
-    uint64_t
-        slot_budget_bytes; /* memory for slots; at least top_k + 1 records. 0: all records of the pack */
+    /* Memory for slots; at least top_k + 1 records. 0: all records of the pack. */
+    uint64_t slot_budget_bytes;
+    /* How records are read. AUTO is URING where the kernel lets us, else PREAD; MMAP goes through the
+     * page cache and is there for comparison. */
     enum sl_io io;
     bool check_crc;                /* check each record's crc32 when it is read */
-    int n_readers;                 /* reading threads, 0: SL_STORE_READERS */
+    int n_readers;                 /* records in flight a drive, 0: the default of the method */
+    uint32_t piece_bytes;          /* of one io_uring read, a multiple of 4096; 0: SL_STORE_PIECE */
     const char *evict;             /* policy name (evict.h), NULL: the default */
-    const struct sl_read_ops *ops; /* NULL: pread(2); tests put faults here */
+    const struct sl_read_ops *ops; /* NULL: as the kernel does it; tests put faults here */
 };
 
-/* Reads in progress at a time. Records of 12 to 17 MB keep a drive busy at depth 2 to 4. */
+/* Records in flight a drive. A reading thread each with preads: 12 to 17 MB keep a drive busy at depth
+ * 2 to 4. io_uring takes all misses of a layer at once. */
 #define SL_STORE_READERS 4
-/* Prefetches in progress at a time: a demand read waits behind one record at most. */
+#define SL_STORE_DEPTH   16
+/* Prefetches in progress at a time, a drive: a demand read waits behind one record at most. */
 #define SL_STORE_PREFETCH_READS 1
+/* One record is read in pieces of at most this size with io_uring. */
+#define SL_STORE_PIECE (1u << 20)
+
+/* A folder that holds banks. */
+struct sl_store_drive {
+    const char *dir; /* valid while the store is open */
+    uint64_t reads, bytes;
+    uint64_t errors;         /* attempts that failed */
+    double bytes_per_second; /* measured lately, 0: not yet */
+    double busy_seconds;     /* with a read in flight */
+};
+#define SL_STORE_DRIVES 16 /* told apart; further folders count with the last */
 
 struct sl_store_stats {
     /* Of the experts requested: resident before the step thanks to an earlier request; thanks to a
@@ -44,11 +61,18 @@ struct sl_store_stats {
     uint64_t prefetch_wasted;   /* read, and evicted before anyone asked */
     uint64_t prefetch_dropped;  /* not begun when it was asked for, or gave way to demand */
     uint64_t bytes_read, reads; /* of whole records; failed reads are not counted */
+    uint64_t retries;           /* second tries after EIO */
+    uint64_t failovers;         /* tries on another drive that holds the bank */
     double stall_seconds;       /* the engine waited for a read */
     uint64_t n_slots, slot_bytes;
-    bool direct_io; /* O_DIRECT was really in effect, on every bank */
-    enum sl_io io;
+    bool direct_io;   /* O_DIRECT was really in effect, on every bank */
+    enum sl_io io;    /* in use */
+    char io_note[96]; /* why AUTO did not take io_uring, else empty */
+    int depth;        /* records in flight a drive */
+    int n_drives;
+    struct sl_store_drive drives[SL_STORE_DRIVES];
 };
+const char *sl_io_name(enum sl_io io); /* "uring", "pread", "mmap", "auto" */
 
 /* Sizes for planners, all for this pack: one slot; the fewest slots that open accepts; a slot for
  * every record; and what a store of n slots takes beside them (tables, stacks of the readers). */
@@ -58,7 +82,7 @@ uint64_t sl_store_resident_bytes(const struct sl_pack *pack);
 uint64_t sl_store_table_bytes(const struct sl_pack *pack, uint64_t n_slots);
 
 /* The pack must outlive the store. SL_E_BUDGET when the floor does not fit; SL_E_ARG for a way of
- * reading that this build lacks. Slots are allocated here, once. */
+ * reading that this build or kernel lacks. Slots are allocated here, once. */
 int sl_store_open(struct sl_store **out, const struct sl_pack *pack,
                   const struct sl_store_opts *opts, struct sl_err *err);
 void sl_store_close(struct sl_store *s);

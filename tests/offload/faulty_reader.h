@@ -1,4 +1,5 @@
-/* A pread that misbehaves on purpose: by place in the file, or at random with a seed.
+/* A pread that misbehaves on purpose, and io_uring reads that do: by place in the file, or at random with
+ * a seed.
  *
  * Rules match the offset of the read, so use one bank (layers may share it), or match every read. */
 #ifndef SL_TESTS_FAULTY_READER_H

@@ -438,3 +438,18 @@ void pm_expect_refusal(const char *dir, const char *what, const char *w1, const 
         fail_msg("%s: code %d \"%s\", wanted \"%s\" and \"%s\"", what, rc, err.text, w1, w2);
     assert_null(p);
 }
+
+bool pm_can_read(enum sl_io io)
+{
+    struct pm_pack m;
+    struct sl_store *s;
+    struct sl_err err = {0};
+    pm_make(&m, NULL);
+    struct sl_pack *p = pm_open(&m);
+    bool can = !sl_store_open(&s, p, &(struct sl_store_opts){.io = io}, &err);
+    if (!can) printf("SKIP %s: %s\n", sl_io_name(io), err.text);
+    sl_store_close(s);
+    sl_pack_close(p);
+    pm_free(&m);
+    return can;
+}

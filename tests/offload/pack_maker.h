@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "offload/pack.h"
+#include "offload/store.h"
 
 struct pm_spec {
     int n_layers;      /* 4: layer 0 is dense */
@@ -65,6 +66,8 @@ void pm_write_index(const char *path, const struct sl_bank_header *h,
                     const struct sl_bank_entry *index, uint32_t n_entries);
 
 struct sl_pack *pm_open(const struct pm_pack *p); /* asserts success */
+/* Whether a store can read that way in this build, on this kernel; prints "SKIP reason" if not. */
+bool pm_can_read(enum sl_io io);
 /* Asserts that `dir` is refused with SL_E_PACK and that the line holds both words. */
 void pm_expect_refusal(const char *dir, const char *what, const char *w1, const char *w2);
 

@@ -26,7 +26,7 @@ static void the_oldest_goes_first(void **state)
 {
     (void)state;
     struct sl_evict *e;
-    assert_int_equal(sl_evict_open(&e, "lru", 4, NULL), 0);
+    assert_int_equal(sl_evict_open(&e, "lru", 4, 1000, NULL), 0);
     assert_int_equal(sl_evict_victim(e, any, NULL), SL_EVICT_NONE);
     for (uint32_t i = 0; i < 4; i++) sl_evict_use(e, i, i);
     assert_int_equal(sl_evict_victim(e, any, NULL), 0);
@@ -52,7 +52,7 @@ static void it_agrees_with_a_plain_list(void **state)
     int n = 0;
     uint64_t rnd = 88172645463325252u;
     struct sl_evict *e;
-    assert_int_equal(sl_evict_open(&e, NULL, N, NULL), 0);
+    assert_int_equal(sl_evict_open(&e, NULL, N, 1000, NULL), 0);
     for (int step = 0; step < 20000; step++) {
         rnd ^= rnd << 13;
         rnd ^= rnd >> 7;
@@ -82,7 +82,7 @@ static void an_unknown_policy_is_named(void **state)
     (void)state;
     struct sl_evict *e;
     struct sl_err err = {0};
-    assert_int_equal(sl_evict_open(&e, "magic", 4, &err), SL_E_ARG);
+    assert_int_equal(sl_evict_open(&e, "magic", 4, 1000, &err), SL_E_ARG);
     assert_non_null(strstr(err.text, "magic"));
     assert_null(e);
 }

@@ -147,6 +147,9 @@ static void banks_are_searched_in_order(void **state)
     move(pm_path(&m, "experts/L002.bank"), other, "L002.bank");
     assert_int_equal(sl_pack_open(&p, m.dir, NULL, 0, &err), SL_E_PACK);
     const char *dirs[] = {"/nonexistent", other};
+    assert_int_equal(sl_pack_open(&p, m.dir, dirs, 2, &err), SL_E_PACK);
+    assert_non_null(strstr(err.text, "/nonexistent: --bank-dir: ")); /* a drive is not there */
+    dirs[0] = m.dir;                                                 /* holds no banks */
     assert_int_equal(sl_pack_open(&p, m.dir, dirs, 2, &err), 0);
     assert_non_null(strstr(p->banks[1].path, other));
     assert_string_equal(p->banks[1].label, p->banks[1].path); /* outside: named in full */

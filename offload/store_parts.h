@@ -1,0 +1,169 @@
+/* Inside the store: what its parts share. Nobody else includes this.
+ *
+ *   store.c        slots, requests, prefetches: who gets a slot, under one lock
+ *   store_open.c   sizes, tables, bank files and the drives they lie on
+ *   store_read.c   which record is read next and from where; reading threads; what failed reads do
+ *   store_uring.c  one thread that keeps an io_uring full
+ *
+ *   request -> demand queue \                               / READY
+ *                            begin_read -> drive -> check -
+ *   prefetch -> queue ------/  (one thread a read, or io_uring)  \ FAILED, or another try
+ *
+ * A drive is a folder with bank files. A bank may lie in several of them; each read goes where it is
+ * expected to end first. */
+#ifndef SL_OFFLOAD_STORE_PARTS_H
+#define SL_OFFLOAD_STORE_PARTS_H
+
+#include <pthread.h>
+
+#include "base/arena.h"
+#include "offload/evict.h"
+#include "offload/store.h"
+
+#define SL_NO_SLOT           UINT32_MAX
+#define SL_STORE_STACK       ((size_t)256 << 10)
+#define SL_STORE_THREADS_MAX 64
+#define SL_STORE_CHECKERS    3  /* threads that check records which io_uring brought */
+#define SL_STORE_COPIES_MAX  32 /* of one bank */
+
+enum sl_slot_state { SL_SLOT_EMPTY, SL_SLOT_INFLIGHT, SL_SLOT_READY, SL_SLOT_FAILED };
+enum sl_read_cause { SL_READ_ERRNO, SL_READ_SHORT, SL_READ_CRC };
+
+struct sl_slot {
+    int32_t layer, expert; /* -1 while EMPTY */
+    int32_t pins;
+    uint32_t next, prev; /* in a queue */
+    uint32_t source;     /* of the last read */
+    uint32_t tried;      /* bit i: source i of the bank has failed */
+    uint32_t detail;     /* of FAILED: errno, bytes found, or the crc found */
+    uint8_t state;
+    uint8_t cause;  /* of FAILED */
+    bool wanted;    /* requested and not yet taken */
+    bool ahead;     /* brought, or to be brought, by a prefetch; not requested since */
+    bool begun;     /* of INFLIGHT: out of its queue */
+    bool loose;     /* of INFLIGHT: begun, and nobody has requested it */
+    bool prefetch;  /* of INFLIGHT: begun as a prefetch, whoever waits for it now */
+    bool again;     /* its one second try has begun */
+    uint64_t order; /* of landing; hits land when they are requested */
+};
+
+/* Slots in line, oldest first; through next and prev. */
+struct sl_slot_queue {
+    uint32_t head, tail, n;
+};
+
+/* One file that holds a bank. */
+struct sl_source {
+    struct sl_direct_file file;
+    const char *name; /* for messages, the pack's string */
+    uint32_t drive;
+};
+
+struct sl_drive {
+    struct sl_store_drive stats;
+    uint32_t in_flight, prefetch_in_flight;
+    uint32_t failed_in_a_row;
+    uint64_t in_flight_bytes;
+    double busy_since;
+    double recent_bytes, recent_seconds; /* of busy time, old times fading */
+};
+
+/* How one attempt ended. */
+struct sl_read_end {
+    enum sl_slot_state state; /* READY or FAILED */
+    enum sl_read_cause cause;
+    uint32_t detail;
+};
+
+struct sl_uring;
+
+struct sl_store {
+    const struct sl_pack *p;
+    bool check_crc;
+    enum sl_io io;  /* in use; never AUTO */
+    uint32_t depth; /* records in flight a drive */
+    uint32_t piece_bytes;
+    uint32_t n_slots;
+    uint64_t slot_bytes;
+    struct sl_arena arena;     /* the slots, n_slots * slot_bytes */
+    struct sl_source *sources; /* [n_sources], those of a bank side by side */
+    uint32_t n_sources;
+    uint32_t *first_source; /* [n_banks + 1] */
+    struct sl_drive *drives;
+    uint32_t n_drives;
+
+    pthread_mutex_t lock;
+    pthread_cond_t work;   /* a queue has something, or stop */
+    pthread_cond_t landed; /* a read has ended */
+    pthread_cond_t check;  /* `unchecked` has something, or stop */
+    struct sl_slot *slots; /* [n_slots] */
+    uint32_t *where;       /* [n_layers * n_experts] */
+    uint32_t *empty;       /* stack of EMPTY slots */
+    uint32_t n_empty;
+    uint32_t *wanted; /* slots with .wanted, any order */
+    uint32_t n_wanted;
+    struct sl_slot_queue demand, prefetch, unchecked;
+    uint32_t reading;  /* records begun and not ended */
+    uint32_t n_loose;  /* slots with .loose: they can be had when they have landed */
+    uint32_t n_pinned; /* slots with pins */
+    uint32_t *mark;    /* [n_experts]: number of the last request that named the expert */
+    uint32_t request;
+    uint64_t order;
+    struct sl_evict *evict;
+    struct sl_store_stats stats;
+    bool stop;
+
+    pthread_t threads[SL_STORE_THREADS_MAX];
+    uint32_t n_threads;
+    struct sl_uring *uring;
+};
+
+/* ---- store.c, under the lock */
+void sl_store_make_empty(struct sl_store *s, uint32_t slot);
+
+/* ---- store_read.c; all but the thread's own work under the lock */
+void sl_slot_queue_push(struct sl_store *s, struct sl_slot_queue *q, uint32_t slot);
+void sl_slot_queue_remove(struct sl_store *s, struct sl_slot_queue *q, uint32_t slot);
+/* Tells whoever reads that a queue has something. */
+void sl_store_wake(struct sl_store *s);
+/* Takes the next record to read out of its queue, SL_NO_SLOT when none may begin now. Its source is
+ * chosen, its drive charged. */
+uint32_t sl_store_begin_read(struct sl_store *s);
+/* The drive is done with the slot's record. */
+void sl_store_drive_done(struct sl_store *s, uint32_t slot, bool ok);
+/* The attempt is over: publishes the record, or its failure, or queues another try. */
+void sl_store_end_read(struct sl_store *s, uint32_t slot, const struct sl_read_end *end);
+void sl_store_not_loose(struct sl_store *s, struct sl_slot *x);
+/* Without the lock: the record in the slot against its crc, when that is asked for. */
+void sl_store_check(const struct sl_store *s, uint32_t slot, struct sl_read_end *end);
+int sl_store_start_threads(struct sl_store *s, void *(*body)(void *), uint32_t n,
+                           struct sl_err *err);
+void *sl_store_reader(void *store);
+void *sl_store_checker(void *store);
+
+/* ---- store_uring.c. open: SL_E_DEVICE when the build or the kernel has none, with the reason in err.
+ * The thread's body ends after `stop` when all reads have landed. */
+int sl_uring_open(struct sl_uring **out, struct sl_store *s, struct sl_err *err);
+void sl_uring_close(struct sl_uring *u);
+void sl_uring_wake(struct sl_uring *u);
+void *sl_uring_thread(void *store);
+
+static inline uint8_t *sl_slot_memory(const struct sl_store *s, uint32_t slot)
+{
+    return s->arena.base + (uint64_t)slot * s->slot_bytes;
+}
+
+static inline const struct sl_bank *sl_slot_bank(const struct sl_store *s, const struct sl_slot *x)
+{
+    return &s->p->banks[s->p->bank_of[x->layer]];
+}
+
+static inline const struct sl_bank_entry *sl_slot_entry(const struct sl_store *s,
+                                                        const struct sl_slot *x)
+{
+    return &sl_slot_bank(s, x)->entries[x->expert];
+}
+
+double sl_store_now(void); /* monotonic seconds */
+
+#endif
