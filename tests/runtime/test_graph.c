@@ -307,7 +307,7 @@ static void failing_drive(void **state)
 {
     (void)state;
     struct faults f = {0};
-    const struct sl_read_ops ops = {faulty, &f};
+    const struct sl_read_ops ops = {.pread = faulty, .ctx = &f};
     struct golden_engine e;
     struct sl_err err = {0};
     golden_open(&e, pack, &(struct golden_opts){.threads = 2, .slots = 9, .ops = &ops});
