@@ -70,10 +70,11 @@ void golden_open(struct golden_engine *e, const char *pack, const struct golden_
     must(sl_arena_init(&e->arena, arena_bytes(e, &go, ctx, !o->no_expanded), "test", &err), &err);
     must(sl_trunk_open(&e->trunk, e->pack, &e->arena, true, &err), &err);
     must(sl_model_open(&e->model, e->pack, e->trunk, &e->arena, &err), &err);
-    const struct sl_store_opts so = {.slot_budget_bytes =
-                                         (uint64_t)o->slots * sl_store_slot_bytes(e->pack),
-                                     .check_crc = true,
-                                     .ops = o->ops};
+    const struct sl_store_opts so = {
+        .slot_budget_bytes = (uint64_t)o->slots * sl_store_slot_bytes(e->pack),
+        .io = o->ops ? SL_IO_PREAD : o->io, /* the faults are put into pread */
+        .check_crc = true,
+        .ops = o->ops};
     must(sl_store_open(&e->store, e->pack, &so, &err), &err);
     must(sl_state_open(&e->state, &e->pack->cfg, ctx, !o->no_expanded, &e->arena, &err), &err);
     unsigned cpu = o->reference ? 0 : sl_cpu_detect();

@@ -15,6 +15,7 @@ struct golden_opts {
     bool reference;                /* C kernels only: cpu is taken as 0 */
     bool no_expanded;              /* without the cache of expanded keys */
     int slots;                     /* expert slots, 0: all records */
+    enum sl_io io;                 /* how records are read */
     const struct sl_read_ops *ops; /* of the store, NULL: plain reads */
 };
 

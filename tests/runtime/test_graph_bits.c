@@ -195,6 +195,27 @@ static void expert_formats(void **state)
     }
 }
 
+static void io_methods(void **state)
+{
+    (void)state;
+    static const enum sl_io methods[] = {SL_IO_PREAD, SL_IO_MMAP, SL_IO_URING};
+    struct golden_engine e;
+    struct sl_store_stats st;
+    golden_open(&e, packs[TINY_A], &(struct golden_opts){0});
+    sl_store_get_stats(e.store, &st);
+    golden_close(&e);
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
+        if (methods[i] == SL_IO_URING && st.io != SL_IO_URING) {
+            printf("io_uring is not tested: %s\n", st.io_note);
+            continue;
+        }
+        for (int m = 0; m < N_MODELS; m++) {
+            const struct golden_opts o = {.threads = 2, .chunk = 33, .slots = 16, .io = methods[i]};
+            check(m, packs[m], 66, &o, sl_io_name(methods[i]));
+        }
+    }
+}
+
 /* From the fewest slots the store accepts: a chunk then wants more experts than fit. */
 static void slots(void **state)
 {
@@ -280,10 +301,14 @@ static void asking_and_looking(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chunks),       cmocka_unit_test(threads),
-        cmocka_unit_test(rungs),        cmocka_unit_test(expert_formats),
-        cmocka_unit_test(slots),        cmocka_unit_test(without_cache),
-        cmocka_unit_test(long_context), cmocka_unit_test(asking_and_looking)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(chunks),
+                                       cmocka_unit_test(threads),
+                                       cmocka_unit_test(rungs),
+                                       cmocka_unit_test(expert_formats),
+                                       cmocka_unit_test(io_methods),
+                                       cmocka_unit_test(slots),
+                                       cmocka_unit_test(without_cache),
+                                       cmocka_unit_test(long_context),
+                                       cmocka_unit_test(asking_and_looking)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
