@@ -23,7 +23,13 @@ void sl_arena_free(struct sl_arena *a);
 /* `bytes` aligned to `align` (power of two, at most 4096); NULL when it does not fit. Memory is zero
  * the first time a page is handed out and whatever was left there after a release. */
 void *sl_arena_alloc(struct sl_arena *a, size_t bytes, size_t align);
-static inline size_t sl_arena_mark(const struct sl_arena *a) { return a->used; }
-static inline void sl_arena_release(struct sl_arena *a, size_t mark) { a->used = mark; }
+static inline size_t sl_arena_mark(const struct sl_arena *a)
+{
+    return a->used;
+}
+static inline void sl_arena_release(struct sl_arena *a, size_t mark)
+{
+    a->used = mark;
+}
 
 #endif

@@ -10,7 +10,8 @@
 
 enum {
     SL_OK = 0,
-    SL_E_SOURCE = -10,  /* the given checkpoint, text, board, trace or state file is unusable: exit 3 */
+    SL_E_SOURCE =
+        -10, /* the given checkpoint, text, board, trace or state file is unusable: exit 3 */
     SL_E_PACK = -20,    /* a pack of ours is missing, cut or corrupt: exit 4 */
     SL_E_IO = -21,      /* the drive or file system fails: exit 4 */
     SL_E_NOMEM = -30,   /* an allocation failed: exit 5 */

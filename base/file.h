@@ -23,12 +23,15 @@ void sl_remove_tree(const char *path);
 
 /* Exactly n bytes at off; retries EINTR and short reads; end of file before n is an error of `code`
  * that says how much was there. */
-int sl_pread_all(int fd, void *buf, size_t n, uint64_t off, const char *file, int code, struct sl_err *err);
-int sl_pwrite_all(int fd, const void *buf, size_t n, uint64_t off, const char *file, struct sl_err *err);
+int sl_pread_all(int fd, void *buf, size_t n, uint64_t off, const char *file, int code,
+                 struct sl_err *err);
+int sl_pwrite_all(int fd, const void *buf, size_t n, uint64_t off, const char *file,
+                  struct sl_err *err);
 
 /* Whole file into malloc'ed memory (one NUL appended, not counted). Larger than max_bytes: error of
  * `code`. Missing file too. */
-int sl_read_file(char **out, size_t *len, const char *path, uint64_t max_bytes, int code, struct sl_err *err);
+int sl_read_file(char **out, size_t *len, const char *path, uint64_t max_bytes, int code,
+                 struct sl_err *err);
 /* Temporary name, write, fsync, rename, fsync of the folder. Nothing is left behind on failure. */
 int sl_write_file(const char *path, const void *data, size_t len, struct sl_err *err);
 
@@ -54,7 +57,11 @@ void sl_sha256_add(struct sl_sha256 *s, const void *data, size_t len);
 void sl_sha256_close(struct sl_sha256 *s, char hex[65]); /* hex may be NULL; of NULL s: "" */
 
 /* Little-endian loads and stores at any alignment. */
-static inline uint16_t sl_le16(const void *p) { const unsigned char *b = p; return (uint16_t)(b[0] | b[1] << 8); }
+static inline uint16_t sl_le16(const void *p)
+{
+    const unsigned char *b = p;
+    return (uint16_t)(b[0] | b[1] << 8);
+}
 static inline uint32_t sl_le32(const void *p)
 {
     const unsigned char *b = p;

@@ -12,7 +12,8 @@ struct sl_progress;
 
 /* verb: "convert"; unit: "layers" (NULL: bytes only). Draws on stderr when it is a terminal, or when
  * SLUICE_PROGRESS=1 (tests). NULL return (no memory) is accepted by the other calls. */
-struct sl_progress *sl_progress_open(const char *verb, const char *unit, uint64_t total_units, uint64_t total_bytes);
+struct sl_progress *sl_progress_open(const char *verb, const char *unit, uint64_t total_units,
+                                     uint64_t total_bytes);
 void sl_progress_add(struct sl_progress *p, uint64_t units, uint64_t bytes);
 /* Work done by an earlier run: counted in the total, not in the rate. */
 void sl_progress_skip(struct sl_progress *p, uint64_t units, uint64_t bytes);

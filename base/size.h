@@ -22,7 +22,10 @@ static inline bool sl_add_u64(uint64_t a, uint64_t b, uint64_t *out)
     return true;
 }
 /* Rounds up to a power of two; the caller knows that it does not overflow. */
-static inline uint64_t sl_align_up(uint64_t n, uint64_t align) { return (n + align - 1) & ~(align - 1); }
+static inline uint64_t sl_align_up(uint64_t n, uint64_t align)
+{
+    return (n + align - 1) & ~(align - 1);
+}
 
 /* "8G" and "8GB" are 8e9 bytes, "8GiB" is 8 * 2^30; K M G T, plain digits are bytes; fractions such
  * as 1.5G are accepted. False on anything else, on overflow and on zero. */
