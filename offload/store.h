@@ -41,7 +41,7 @@ struct sl_store_opts {
 /* Prefetches in progress at a time, a drive: a demand read waits behind one record at most. */
 #define SL_STORE_PREFETCH_READS 1
 /* One record is read in pieces of at most this size with io_uring. */
-#define SL_STORE_PIECE (1u << 20)
+#define SL_STORE_PIECE (4u << 20)
 
 /* A folder that holds banks. */
 struct sl_store_drive {
