@@ -17,7 +17,12 @@
 void pt_open(struct pt_room *r)
 {
     const char *tmp = getenv("TMPDIR");
-    if (!tmp || !*tmp) tmp = access("/dev/shm", W_OK) ? "build" : "/dev/shm";
+    uint64_t room;
+    /* Containers often have 64 MB there, which is not enough. */
+    if (!tmp || !*tmp)
+        tmp = access("/dev/shm", W_OK) || sl_free_space("/dev/shm", &room, NULL) || room < 256 << 20
+                  ? "build"
+                  : "/dev/shm";
     snprintf(r->dir, sizeof r->dir, "%s/sluice-convert-XXXXXX", tmp);
     if (!mkdtemp(r->dir)) fail_msg("cannot make %s", r->dir);
     setenv("TMPDIR", tmp, 1);
