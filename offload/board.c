@@ -96,7 +96,7 @@ static int read_field(const struct reader *r, const cJSON *obj, const struct fie
 static int read_object(const struct reader *r, const cJSON *obj, const char *where,
                        const struct field *fields, int n)
 {
-    if (!cJSON_IsObject(obj))
+    if (!obj || !cJSON_IsObject(obj))
         return sl_fail(r->err, SL_E_SOURCE, r->file, where, "must be an object");
     for (const cJSON *v = obj->child; v; v = v->next) {
         int i = 0;
@@ -153,7 +153,7 @@ static int read_memory(const struct reader *r, const cJSON *obj, struct sl_board
 static int read_depths(const struct reader *r, const cJSON *list, struct sl_board_drive *d)
 {
     int rc = 0;
-    for (const cJSON *v = list->child; v && !rc; v = v->next) {
+    for (const cJSON *v = list ? list->child : NULL; v && !rc; v = v->next) {
         if (d->n_depths == SL_BOARD_DEPTHS)
             return sl_fail(r->err, SL_E_SOURCE, r->file, "drives.read", "more than %d depths",
                            SL_BOARD_DEPTHS);
@@ -175,7 +175,7 @@ static int read_depths(const struct reader *r, const cJSON *list, struct sl_boar
 static int read_drives(const struct reader *r, const cJSON *list, struct sl_board *b)
 {
     int rc = 0;
-    for (const cJSON *v = list->child; v && !rc; v = v->next) {
+    for (const cJSON *v = list ? list->child : NULL; v && !rc; v = v->next) {
         if (b->n_drives == SL_BOARD_DRIVES)
             return sl_fail(r->err, SL_E_SOURCE, r->file, "drives", "more than %d drives",
                            SL_BOARD_DRIVES);

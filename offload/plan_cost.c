@@ -6,15 +6,13 @@
 
 #define GIGA 1e9
 
-/* 10^9 weights a second of one core where the board does not say: the order of what this build's
- * kernels reach on a 2.45 GHz server core with AVX2 (`sluice bench kernels`); half of it where vectors
- * are half as wide. Wider vectors than AVX2 are not credited: nobody measured them for this table. */
-#define CORE_DECODE  10.0
-#define CORE_PREFILL 8.0
-
-/* Trellis formats have no vector kernel yet: a core decodes them with the C reference. */
-#define TRELLIS_DECODE  0.1
-#define TRELLIS_PREFILL 0.4
+/* 10^9 weights a second of one core where the board does not say: what this build's kernels reach on a
+ * server core with AVX2 (`sluice probe --threads 1`, four runs: decode 10.8 to 13.4 for bf16, t8, mxfp4
+ * and m4, 3.0 to 3.4 for w26; prefill 24 to 28 for all of them), and half of it where vectors are half
+ * as wide. Wider vectors than AVX2 are not credited: nobody measured them for this table. */
+#define CORE_DECODE    11.0
+#define CORE_PREFILL   25.0
+#define TRELLIS_DECODE 3.0
 
 /* Next-token reuse of experts at full size, a public figure (29.5 %, from K3 itself). */
 #define PUBLIC_REUSE 0.295
@@ -82,8 +80,8 @@ static void make_rates(const struct sl_cost_in *in, struct rates *r)
     }
     for (int f = 0; f < SL_WORK_FMTS; f++) {
         bool slow = !b->cpu.n_muls && is_trellis(f);
-        r->decode[f] = (slow ? TRELLIS_DECODE * b->cpu.cores : decode) * share * GIGA;
-        r->prefill[f] = (slow ? TRELLIS_PREFILL * b->cpu.cores : prefill) * share * GIGA;
+        r->decode[f] = (slow ? decode * TRELLIS_DECODE / CORE_DECODE : decode) * share * GIGA;
+        r->prefill[f] = prefill * share * GIGA;
     }
     for (int i = 0; i < b->cpu.n_muls; i++) {
         const struct sl_board_mul *m = &b->cpu.mul[i];
@@ -259,28 +257,22 @@ void sl_cost_prompt(const struct sl_cost_in *in, uint64_t n_tokens, struct sl_pr
 void sl_cost_assumptions(const struct sl_cost_in *in, char *out, size_t size)
 {
     const struct sl_board *b = in->board;
-    char rate[200] = "";
-    char drives[200] = "";
-    bool trellis = false;
-    for (int l = 0; l < in->work->n_layers && !b->cpu.n_muls; l++)
-        for (int f = 0; f < SL_WORK_FMTS; f++)
-            trellis |= is_trellis(f) && in->work->layers[l].expert.weights[f];
+    const double width = half_width(b) ? 0.5 : 1;
+    char rate[240] = "";
+    char drives[120] = "";
     if (!b->cpu.n_muls)
-        snprintf(rate, sizeof rate,
-                 "Arithmetic was not measured on this board: %.0f G weights/s a core in decode and "
-                 "%.0f in prefill are assumed, %s.",
-                 half_width(b) ? CORE_DECODE / 2 : CORE_DECODE,
-                 half_width(b) ? CORE_PREFILL / 2 : CORE_PREFILL,
-                 half_width(b) ? "half of what AVX2 reaches on a 2.45 GHz server core"
-                               : "what AVX2 reaches on a 2.45 GHz server core");
+        snprintf(
+            rate, sizeof rate,
+            "Arithmetic was not measured on this board: %.3g G weights/s a core in decode (%.3g "
+            "for trellis formats) and %.3g in prefill are assumed, %s.",
+            CORE_DECODE * width, TRELLIS_DECODE * width, CORE_PREFILL * width,
+            half_width(b) ? "half of what AVX2 reaches on a server core"
+                          : "what AVX2 reaches on a server core");
     if (b->n_drives > 1)
         snprintf(drives, sizeof drives,
                  " %d drives count together: every drive holds a copy of the banks.", b->n_drives);
-    snprintf(out, size, "%s%s%s%s%s", rate,
-             trellis ? " Trellis experts have no vector kernel in this build and are priced at the "
-                       "rate of the C reference."
-                     : "",
-             drives, b->gpu.name[0] ? " The GPU is not used: all figures are of the CPU path." : "",
+    snprintf(out, size, "%s%s%s%s", rate, drives,
+             b->gpu.name[0] ? " The GPU is not used: all figures are of the CPU path." : "",
              b->measured ? "" : " Bandwidths are the vendors' figures, not measured.");
     if (out[0] == ' ') memmove(out, out + 1, strlen(out));
 }

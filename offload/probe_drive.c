@@ -107,7 +107,8 @@ static int fill_file(int fd, uint64_t bytes, const char *name, struct sl_err *er
     const size_t piece = 8u << 20;
     uint64_t *buf = malloc(piece);
     uint64_t seed = 42;
-    int rc = buf ? 0 : sl_fail(err, SL_E_NOMEM, name, NULL, "out of memory");
+    int rc = 0;
+    if (!buf) return sl_fail(err, SL_E_NOMEM, name, NULL, "out of memory");
     for (uint64_t at = 0; at < bytes && !rc; at += piece) {
         size_t n = bytes - at < piece ? (size_t)(bytes - at) : piece;
         for (size_t i = 0; i < piece / sizeof *buf; i++) buf[i] = next_random(&seed);
