@@ -19,7 +19,7 @@
  * The including file defines, beside the operations of its simd header:
  *   TILE                                   tokens of a register tile, a divisor of 48
  *   void dec_F(const struct sl_row *, int b, vf *w)  block b of the segment, 32 columns,
- *                                          F = f32 bf16 f16 t8 mxfp4 m4
+ *                                          F = f32 bf16 f16 t8 t6 t4 mxfp4 m4
  *   void w_decode(const struct sl_w_row *, int b0, int n, float *)  blocks of a trellis row
  *   MX_ORDER                               1 when dec_mx gives columns in another lane order, then
  *   void mx_order_x(float *to, const float *from)    16 floats of x into that order, and
@@ -28,7 +28,8 @@
 #include <assert.h>
 #include <string.h>
 #include "kernels/block_m4.h"
-#include "kernels/block_t8.h"
+#include "kernels/block_t4.h"
+#include "kernels/block_t6.h"
 #include "kernels/decode_w.h"
 #include "kernels/lanes.h"
 #include "kernels/reference.h"
@@ -67,6 +68,17 @@ static struct sl_row row_at(const struct sl_mat *w, int r, int col0)
     const uint8_t *at = w->codes + row * sl_fmt_row_bytes(w->fmt, (uint64_t)w->cols);
     if (w->fmt == SL_FMT_T8)
         p.scales = at + (size_t)sl_t8_blocks(w->cols) * SL_T_BLOCK + col / SL_T_BLOCK * 2;
+    if (w->fmt == SL_FMT_T6 || w->fmt == SL_FMT_T4) { /* planes of a row, col a multiple of 32 */
+        const size_t nb = (size_t)sl_t8_blocks(w->cols), b = col / SL_T_BLOCK;
+        p.codes = at + b * SL_T4_CODES;
+        p.scales = at + nb * SL_T4_CODES;
+        if (w->fmt == SL_FMT_T6) {
+            p.high = p.scales + b * SL_T6_HIGH;
+            p.scales += nb * SL_T6_HIGH;
+        }
+        p.scales += b * 2;
+        return p;
+    }
     p.codes = at + sl_fmt_row_bytes(w->fmt == SL_FMT_T8 ? SL_FMT_U8 : w->fmt, (uint64_t)col0);
     return p;
 }
@@ -114,6 +126,8 @@ ROWS_BLOCKS(f32, 128)
 ROWS_BLOCKS(bf16, 64)
 ROWS_BLOCKS(f16, 64)
 ROWS_BLOCKS(t8, 32)
+ROWS_BLOCKS(t6, 16)
+ROWS_BLOCKS(t4, 16)
 ROWS_BLOCKS(mxfp4, 16)
 ROWS_BLOCKS(m4, 16)
 
@@ -131,6 +145,10 @@ static rows_fn rows_of(enum sl_fmt fmt)
         return rows_f16;
     case SL_FMT_T8:
         return rows_t8;
+    case SL_FMT_T6:
+        return rows_t6;
+    case SL_FMT_T4:
+        return rows_t4;
     case SL_FMT_MXFP4:
         return rows_mxfp4;
     case SL_FMT_M4:
@@ -251,6 +269,12 @@ static void panel_row(const struct sl_mat *w, int r, int col0, int n, float *out
         break;
     case SL_FMT_T8:
         panel_blocks(dec_t8, &row, whole, out);
+        break;
+    case SL_FMT_T6:
+        panel_blocks(dec_t6, &row, whole, out);
+        break;
+    case SL_FMT_T4:
+        panel_blocks(dec_t4, &row, whole, out);
         break;
     case SL_FMT_MXFP4:
         panel_mx(dec_mxfp4, &row, whole, out);

@@ -8,7 +8,8 @@
 #include <string.h>
 #include "base/size.h"
 #include "kernels/block_mxfp4.h"
-#include "kernels/block_t8.h"
+#include "kernels/block_t4.h"
+#include "kernels/block_t6.h"
 
 static const struct {
     enum sl_fmt fmt;
@@ -47,7 +48,7 @@ bool sl_fmt_is_expert(enum sl_fmt fmt)
 
 bool sl_fmt_is_trunk(enum sl_fmt fmt)
 {
-    return fmt == SL_FMT_BF16 || fmt == SL_FMT_T8;
+    return fmt == SL_FMT_BF16 || fmt == SL_FMT_T8 || fmt == SL_FMT_T6 || fmt == SL_FMT_T4;
 }
 
 /* Bytes of one row of a plain or trunk format; false when there is no such format or on overflow. */
@@ -64,8 +65,14 @@ static bool row_bytes(enum sl_fmt fmt, uint64_t cols, uint64_t *out)
         *out = cols;
         return true;
     case SL_FMT_T8:
+    case SL_FMT_T6:
+    case SL_FMT_T4:
         blocks = cols / SL_T_BLOCK + (cols % SL_T_BLOCK != 0);
-        return sl_mul_u64(blocks, SL_T_BLOCK + 2, out);
+        return sl_mul_u64(blocks,
+                          2 + (fmt == SL_FMT_T8   ? SL_T_BLOCK
+                               : fmt == SL_FMT_T6 ? SL_T6_LOW + SL_T6_HIGH
+                                                  : SL_T4_CODES),
+                          out);
     default:
         return false;
     }

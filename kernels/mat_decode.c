@@ -4,7 +4,8 @@
  * segment starts on a multiple of 32 columns, which is a block boundary in every format. */
 #include <assert.h>
 #include "kernels/block_m4.h"
-#include "kernels/block_t8.h"
+#include "kernels/block_t4.h"
+#include "kernels/block_t6.h"
 #include "kernels/decode_w.h"
 #include "kernels/half.h"
 #include "kernels/reference.h"
@@ -21,6 +22,28 @@ static void decode_t8(const uint8_t *row, int cols, int col0, int n, float *out)
         int c = col0 + i;
         float s = sl_f16_to_f32(load16(scales + (size_t)(c / SL_T_BLOCK) * 2));
         out[i] = (float)(int8_t)row[c] * s;
+    }
+}
+
+static void decode_t6(const uint8_t *row, int cols, int col0, int n, float *out)
+{
+    const size_t blocks = (size_t)sl_t8_blocks(cols);
+    for (int i = 0; i < n; i++) {
+        size_t c = (size_t)(col0 + i), b = c / SL_T_BLOCK;
+        int code = sl_t6_code(row + b * SL_T6_LOW, row + blocks * SL_T6_LOW + b * SL_T6_HIGH,
+                              (int)(c % SL_T_BLOCK));
+        float s = sl_f16_to_f32(load16(row + blocks * (SL_T6_LOW + SL_T6_HIGH) + b * 2));
+        out[i] = (float)(code - 32) * s;
+    }
+}
+
+static void decode_t4(const uint8_t *row, int cols, int col0, int n, float *out)
+{
+    const size_t blocks = (size_t)sl_t8_blocks(cols);
+    for (int i = 0; i < n; i++) {
+        size_t c = (size_t)(col0 + i), b = c / SL_T_BLOCK;
+        float s = sl_f16_to_f32(load16(row + blocks * SL_T4_CODES + b * 2));
+        out[i] = (float)sl_t4_value(row + b * SL_T4_CODES, (int)(c % SL_T_BLOCK)) * s;
     }
 }
 
@@ -90,6 +113,12 @@ void sl_mat_decode_cols(const struct sl_mat *w, int row, int col0, int n, float 
         break;
     case SL_FMT_T8:
         decode_t8(p, w->cols, col0, n, out);
+        break;
+    case SL_FMT_T6:
+        decode_t6(p, w->cols, col0, n, out);
+        break;
+    case SL_FMT_T4:
+        decode_t4(p, w->cols, col0, n, out);
         break;
     default:
         assert(!"no decoder for this format");

@@ -11,8 +11,9 @@
 
 /* Planes of one row from the first block of a segment on. */
 struct sl_row {
-    const uint8_t *codes;
-    const uint8_t *scales; /* t8: f16; mxfp4: E8M0; m4: nibbles */
+    const uint8_t *codes;  /* t6: low nibbles */
+    const uint8_t *high;   /* t6: upper bits */
+    const uint8_t *scales; /* t8 t6 t4: f16; mxfp4: E8M0; m4: nibbles */
     uint8_t e;             /* m4: row exponent */
 };
 

@@ -8,6 +8,7 @@
 #include "kernels/mx_table.h"
 #include "kernels/simd_common.h"
 #include "kernels/block_m4.h"
+#include "kernels/block_t4.h"
 #include "kernels/arm/decode_w_neon.h"
 
 #define TILE     6
@@ -54,6 +55,45 @@ SL_INLINE void dec_t8(const struct sl_row *r, int b, vf *w)
         w[2 * i] = vf_mul(vcvtq_f32_s32(vmovl_s16(vget_low_s16(c))), scale);
         w[2 * i + 1] = vf_mul(vcvtq_f32_s32(vmovl_s16(vget_high_s16(c))), scale);
     }
+}
+
+SL_INLINE vf block_scale(const struct sl_row *r, int b)
+{
+    uint16_t half;
+    memcpy(&half, r->scales + (size_t)b * 2, sizeof half);
+    return vdupq_laneq_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(half))), 0);
+}
+
+SL_INLINE void widen_i8(int8x16_t v, vf scale, vf *w)
+{
+    const int16x8_t a = vmovl_s8(vget_low_s8(v)), b = vmovl_s8(vget_high_s8(v));
+    w[0] = vf_mul(vcvtq_f32_s32(vmovl_s16(vget_low_s16(a))), scale);
+    w[1] = vf_mul(vcvtq_f32_s32(vmovl_s16(vget_high_s16(a))), scale);
+    w[2] = vf_mul(vcvtq_f32_s32(vmovl_s16(vget_low_s16(b))), scale);
+    w[3] = vf_mul(vcvtq_f32_s32(vmovl_s16(vget_high_s16(b))), scale);
+}
+
+SL_INLINE void dec_t6(const struct sl_row *r, int b, vf *w)
+{
+    const uint8x16_t c = vld1q_u8(r->codes + (size_t)b * 16), three = vdupq_n_u8(3);
+    const uint8x8_t h = vld1_u8(r->high + (size_t)b * 8);
+    const uint8x16_t h0 = vandq_u8(vcombine_u8(h, vshr_n_u8(h, 2)), three);
+    const uint8x16_t h1 = vandq_u8(vcombine_u8(vshr_n_u8(h, 4), vshr_n_u8(h, 6)), three);
+    const uint8x16_t lo = vorrq_u8(vandq_u8(c, vdupq_n_u8(15)), vshlq_n_u8(h0, 4));
+    const uint8x16_t hi = vorrq_u8(vshrq_n_u8(c, 4), vshlq_n_u8(h1, 4));
+    const int8x16_t middle = vdupq_n_s8(32);
+    const vf scale = block_scale(r, b);
+    widen_i8(vsubq_s8(vreinterpretq_s8_u8(lo), middle), scale, w);
+    widen_i8(vsubq_s8(vreinterpretq_s8_u8(hi), middle), scale, w + 4);
+}
+
+SL_INLINE void dec_t4(const struct sl_row *r, int b, vf *w)
+{
+    const int8x16_t table = vld1q_s8(sl_t4_table);
+    const uint8x16_t c = vld1q_u8(r->codes + (size_t)b * 16);
+    const vf scale = block_scale(r, b);
+    widen_i8(vqtbl1q_s8(table, vandq_u8(c, vdupq_n_u8(15))), scale, w);
+    widen_i8(vqtbl1q_s8(table, vshrq_n_u8(c, 4)), scale, w + 4);
 }
 
 /* Sixteen codes, one a byte, to four vectors. */

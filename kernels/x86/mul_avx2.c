@@ -7,6 +7,7 @@
 #include "kernels/simd_common.h"
 #include "kernels/x86/simd_avx2.h"
 #include "kernels/block_m4.h"
+#include "kernels/block_t4.h"
 #include "kernels/x86/decode_w_avx2.h"
 
 #define TILE     3
@@ -62,6 +63,49 @@ SL_INLINE void dec_t8(const struct sl_row *r, int b, vf *w)
         w[2 * i] = vf_mul(_mm256_cvtepi32_ps(_mm256_shuffle_epi8(c, lo)), scale);
         w[2 * i + 1] = vf_mul(_mm256_cvtepi32_ps(_mm256_shuffle_epi8(c, hi)), scale);
     }
+}
+
+/* Sixteen int8 to two vectors, times scale. */
+SL_INLINE void widen_i8(__m128i v, vf scale, vf *w)
+{
+    w[0] = vf_mul(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(v)), scale);
+    w[1] = vf_mul(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(v, 8))), scale);
+}
+
+SL_INLINE vf block_scale(const struct sl_row *r, int b)
+{
+    uint16_t half;
+    memcpy(&half, r->scales + (size_t)b * 2, sizeof half);
+    return _mm256_set1_ps(_cvtsh_ss(half));
+}
+
+/* Nibbles of 16 bytes: columns 0 .. 15 in the low half, 16 .. 31 in the high one. */
+SL_INLINE __m256i nibbles(const uint8_t *p)
+{
+    const __m256i shift = _mm256_setr_epi64x(0, 0, 4, 4);
+    return _mm256_and_si256(_mm256_srlv_epi64(both_halves(p), shift), _mm256_set1_epi8(15));
+}
+
+SL_INLINE void dec_t6(const struct sl_row *r, int b, vf *w)
+{
+    long long high;
+    memcpy(&high, r->high + (size_t)b * 8, sizeof high);
+    __m256i h = _mm256_srlv_epi64(_mm256_set1_epi64x(high), _mm256_setr_epi64x(0, 2, 4, 6));
+    h = _mm256_slli_epi16(_mm256_and_si256(h, _mm256_set1_epi8(3)), 4);
+    const __m256i code = _mm256_or_si256(nibbles(r->codes + (size_t)b * 16), h);
+    const __m256i v = _mm256_sub_epi8(code, _mm256_set1_epi8(32));
+    const vf scale = block_scale(r, b);
+    widen_i8(_mm256_castsi256_si128(v), scale, w);
+    widen_i8(_mm256_extracti128_si256(v, 1), scale, w + 2);
+}
+
+SL_INLINE void dec_t4(const struct sl_row *r, int b, vf *w)
+{
+    const __m256i table = both_halves((const uint8_t *)sl_t4_table);
+    const __m256i v = _mm256_shuffle_epi8(table, nibbles(r->codes + (size_t)b * 16));
+    const vf scale = block_scale(r, b);
+    widen_i8(_mm256_castsi256_si128(v), scale, w);
+    widen_i8(_mm256_extracti128_si256(v, 1), scale, w + 2);
 }
 
 /* Low nibbles (even columns) in the low half, high nibbles (odd columns) in the high half; a byte

@@ -30,6 +30,7 @@ static void names(void **s)
     assert_string_equal(sl_fmt_name(SL_FMT_NONE), "?");
     assert_true(sl_fmt_is_expert(SL_FMT_M4) && sl_fmt_is_expert(SL_FMT_MXFP4));
     assert_true(sl_fmt_is_trunk(SL_FMT_BF16) && sl_fmt_is_trunk(SL_FMT_T8));
+    assert_true(sl_fmt_is_trunk(SL_FMT_T6) && sl_fmt_is_trunk(SL_FMT_T4));
     assert_false(sl_fmt_is_expert(SL_FMT_T8) || sl_fmt_is_trunk(SL_FMT_M4));
 }
 

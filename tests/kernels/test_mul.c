@@ -15,9 +15,9 @@
 #include "kernels/half.h"
 #include "kernels/reference.h"
 
-static const enum sl_fmt fmts[] = {SL_FMT_F32, SL_FMT_BF16,  SL_FMT_F16, SL_FMT_U8,
-                                   SL_FMT_T8,  SL_FMT_MXFP4, SL_FMT_M4,  SL_FMT_W26,
-                                   SL_FMT_W36, SL_FMT_P36,   SL_FMT_W16};
+static const enum sl_fmt fmts[] = {SL_FMT_F32,   SL_FMT_BF16, SL_FMT_F16, SL_FMT_U8,  SL_FMT_T8,
+                                   SL_FMT_MXFP4, SL_FMT_M4,   SL_FMT_W26, SL_FMT_W36, SL_FMT_P36,
+                                   SL_FMT_W16,   SL_FMT_T6,   SL_FMT_T4};
 enum { N_FMTS = sizeof fmts / sizeof fmts[0] };
 
 enum weights {
@@ -60,24 +60,26 @@ static void put_plain(uint8_t *p, enum sl_fmt fmt, enum weights kind)
     }
 }
 
-static void fill_t8(struct matrix *x, enum weights kind)
+/* t8, t6, t4: codes, then f16 scales. */
+static void fill_trunk(struct matrix *x, enum weights kind)
 {
-    int nb = (x->m.cols + 31) / 32;
+    const size_t row_bytes = sl_fmt_row_bytes(x->m.fmt, (uint64_t)x->m.cols);
+    const size_t nb = ((size_t)x->m.cols + 31) / 32, codes = row_bytes - 2 * nb;
     for (int r = 0; r < x->m.rows; r++) {
-        uint8_t *row = x->codes + (size_t)r * (size_t)nb * 34;
-        for (int i = 0; i < nb * 32; i++) {
-            int c = kind == W_ZERO   ? 0
-                    : kind == W_MOST ? (kc_below(2) ? 127 : -127)
-                                     : (int8_t)kc_rnd();
-            row[i] = (uint8_t)(int8_t)c;
+        uint8_t *row = x->codes + (size_t)r * row_bytes;
+        for (size_t i = 0; i < codes; i++) {
+            row[i] = (uint8_t)kc_rnd();
+            if (x->m.fmt == SL_FMT_T8 && kind == W_ZERO) row[i] = 0;
+            if (x->m.fmt == SL_FMT_T8 && kind == W_MOST) row[i] = kc_below(2) ? 127 : 129;
+            if (x->m.fmt != SL_FMT_T8 && kind == W_MOST) row[i] = kc_below(2) ? 0xff : 0;
         }
-        for (int b = 0; b < nb; b++) {
+        for (size_t b = 0; b < nb; b++) {
             uint16_t s = (uint16_t)kc_rnd();
             if (kind == W_TAME)
                 s = (uint16_t)(s % 0x1800 + (s % 5 ? 0x1000 : 0)); /* subnormals too */
             if (kind == W_MOST) s = 0x7bff;
-            if (kind == W_ZERO) s = (uint16_t)(b % 2 ? 0x7bff : 0);
-            put16(row + (size_t)nb * 32 + (size_t)b * 2, s);
+            if (kind == W_ZERO) s = (uint16_t)(b % 2 && x->m.fmt == SL_FMT_T8 ? 0x7bff : 0);
+            put16(row + codes + 2 * b, s);
         }
     }
 }
@@ -162,8 +164,8 @@ static struct matrix make(enum sl_fmt fmt, int rows, int cols, enum weights kind
         fill_trellis(&x, kind, &p);
     } else if (p.scales) {
         fill_mx(&x, kind, &p);
-    } else if (fmt == SL_FMT_T8) {
-        fill_t8(&x, kind);
+    } else if (fmt == SL_FMT_T8 || fmt == SL_FMT_T6 || fmt == SL_FMT_T4) {
+        fill_trunk(&x, kind);
     } else {
         uint64_t size = sl_fmt_row_bytes(fmt, 1);
         for (uint64_t i = 0; i < p.codes; i += size) {
