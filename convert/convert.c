@@ -9,6 +9,7 @@
  * A kill at any point leaves finished units and the journal; the same command takes up there. Whether
  * a pack is finished is one question: pack.json is there and .convert is not. */
 #define _GNU_SOURCE
+#include "convert/calib_bank.h"
 #include "convert/convert.h"
 
 #include <dirent.h>
@@ -25,6 +26,7 @@
 #include "convert/pack_writer.h"
 #include "convert/plan_space.h"
 #include "convert/resume.h"
+#include "convert/trellis_bank.h"
 #include "offload/pack.h"
 
 struct run {
@@ -143,8 +145,11 @@ static int check_opts(struct run *r)
     if (!sl_fmt_is_expert(o->experts))
         return sl_fail(r->err, SL_E_ARG, NULL, "--experts", "%s: not a format for experts",
                        sl_fmt_name(o->experts));
-    if (o->trunk != SL_FMT_BF16 && o->trunk != SL_FMT_T8)
-        return sl_fail(r->err, SL_E_ARG, NULL, "--trunk", "%s: this build writes bf16 and t8",
+    if (o->calib && !sl_trellis_is(o->experts))
+        return sl_fail(r->err, SL_E_ARG, NULL, "--calib",
+                       "%s experts are lossless: nothing to weigh", sl_fmt_name(o->experts));
+    if (!sl_fmt_is_trunk(o->trunk))
+        return sl_fail(r->err, SL_E_ARG, NULL, "--trunk", "%s: not one of bf16, t8, t6, t4",
                        sl_fmt_name(o->trunk));
     if (!sl_path_join(r->work, r->dst, ".convert") ||
         !sl_path_join(r->trunk_path, r->dst, "trunk.bin") ||
@@ -263,6 +268,8 @@ static int preflight(struct run *r, bool resume)
     struct sl_space space;
     int rc = open_input(r, resume);
     if (!rc) rc = sl_plan_open(&r->plan, r->in, r->dst, &r->o, r->err);
+    if (!rc && r->o.calib)
+        rc = sl_calib_file_open(&r->plan->calib, r->o.calib, &r->in->cfg, r->err);
     if (rc) return rc;
     r->begin = sl_resume_begin(r->plan, &r->o);
     r->done = calloc((size_t)sl_plan_n_units(r->plan), sizeof *r->done);

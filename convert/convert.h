@@ -15,8 +15,9 @@
 
 struct sl_convert_opts {
     enum sl_fmt experts;          /* SL_FMT_M4 (default), MXFP4, or a trellis format (lossy) */
-    enum sl_fmt trunk;            /* SL_FMT_BF16 or SL_FMT_T8 */
+    enum sl_fmt trunk;            /* SL_FMT_BF16, T8, T6 or T4 */
     int jobs;                     /* 0: one per core */
+    const char *calib; /* statistics file for trellis formats, NULL: none */
     const char *const *bank_dirs; /* NULL/0: DST/experts */
     int n_bank_dirs;
     bool dry_run, free_source, drop_vision;

@@ -75,7 +75,7 @@ static int fill_record(const struct bank_job *k, int expert, const struct sl_ban
     for (int m = 0; k->trellis && m < SL_N_MATS; m++)
         if (sl_e8m0_has_nan(src->scales[m], sl_mat_scales_bytes(c, m), &where))
             return not_equal(k, expert, m, "a scale byte of 255 appeared", err);
-    if (k->trellis) return sl_trellis_fill(k->trellis, k->p, e, src, record, check, err);
+    if (k->trellis) return sl_trellis_fill(k->trellis, k->p, expert, e, src, record, check, err);
     for (int m = 0; m < SL_N_MATS; m++) {
         const struct sl_plane_offsets *o = &e->planes[m][0];
         int rows = sl_mat_rows(c, m);
@@ -179,7 +179,7 @@ int sl_write_bank(const struct sl_plan *p, const struct sl_plan_bank *b, struct 
 {
     int n = p->in->cfg.n_experts;
     struct bank_job k = {.p = p, .b = b, .progress = progress, .group = sl_plan_group(p), .fd = -1};
-    struct sl_trellis_bank trellis;
+    struct sl_trellis_bank trellis = {.calib = NULL};
     int rc;
 
     k.n_groups = (n + k.group - 1) / k.group;
@@ -212,6 +212,7 @@ int sl_write_bank(const struct sl_plan *p, const struct sl_plan_bank *b, struct 
     else
         rc = sl_tmp_publish(k.fd, b->path, err);
 out:
+    sl_trellis_bank_free(&trellis);
     free(k.entries);
     return rc;
 }

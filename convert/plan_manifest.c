@@ -4,6 +4,7 @@
  * the text has its final length from the start: a dry run is exact to the byte. Nothing here depends
  * on time, host, number of jobs or path of the source. */
 #define _GNU_SOURCE
+#include "convert/calib_bank.h"
 #include "convert/plan_pack.h"
 
 #include <inttypes.h>
@@ -46,6 +47,7 @@ static void put_all(FILE *f, const struct sl_plan *p, const char *config)
             ",\"trunk_bytes\":%" PRIu64 ",\"vision_bytes\":%" PRIu64 ",\n",
             sl_fmt_name(p->experts), sl_fmt_name(p->trunk_fmt), p->slot_bytes, p->trunk.bytes,
             p->vision.bytes);
+    if (p->calib) fprintf(f, "\"calib\":\"%s\",\n", sl_calib_file_sha256(p->calib));
     put_tensors(f, "tensors", &p->trunk);
     put_tensors(f, "vision", &p->vision);
     fputs("\"layers\":[", f);

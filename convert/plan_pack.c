@@ -6,6 +6,7 @@
  * in which the source stores its tensors. */
 #define _GNU_SOURCE
 #include "convert/plan_pack.h"
+#include "convert/calib_bank.h"
 #include "convert/trellis_bank.h"
 
 #include <stdio.h>
@@ -43,7 +44,7 @@ static int append(struct sl_plan *p, struct sl_plan_file *f, int *room, struct s
     t->fmt = fmt;
     t->units = src->bytes;
     t->src_unit = t->dst_unit = 1;
-    if (fmt == SL_FMT_T8) {
+    if (fmt == SL_FMT_T8 || fmt == SL_FMT_T6 || fmt == SL_FMT_T4) {
         t->cols = (int)src->shape[1];
         t->units = (uint64_t)src->shape[0];
         t->src_unit = 2 * (uint64_t)src->shape[1];
@@ -76,8 +77,8 @@ static int add_trunk(void *ctx, const struct sl_item *it)
     struct sl_in_tensor src;
     if (!p->in->ops->find(p->in, it->name, &src))
         return sl_fail(b->err, SL_E_SOURCE, it->name, NULL, "missing tensor");
-    bool low = it->quantize && p->trunk_fmt == SL_FMT_T8 && src.dtype == SL_DT_BF16;
-    enum sl_fmt fmt = low ? SL_FMT_T8 : sl_fmt_of_dtype(src.dtype);
+    bool low = it->quantize && src.dtype == SL_DT_BF16;
+    enum sl_fmt fmt = low ? p->trunk_fmt : sl_fmt_of_dtype(src.dtype);
     int rc = append(p, &p->trunk, &b->room, &src, fmt, b->err);
     if (rc) return rc;
     extend(it->layer < 0 ? &p->globals : &p->layers[it->layer], &p->trunk);
@@ -202,6 +203,7 @@ void sl_plan_close(struct sl_plan *p)
     free(p->extra_bytes);
     free(p->manifest);
     free(p->dst);
+    sl_calib_file_close(p->calib);
     free(p);
 }
 

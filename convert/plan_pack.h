@@ -17,6 +17,7 @@
 #define SL_TASK_BYTES ((uint64_t)16 << 20)
 
 struct sl_jobs;
+struct sl_calib_file;
 
 /* One tensor of trunk.bin or vision.bin. Its bytes are `units` runs: src_unit bytes of the input become
  * dst_unit bytes of the file (a row of t8; single bytes where it is carried verbatim). */
@@ -53,6 +54,7 @@ struct sl_plan_file {
 struct sl_plan {
     const struct sl_input *in;
     enum sl_fmt experts, trunk_fmt;
+    struct sl_calib_file *calib; /* NULL: not calibrated; owned */
     uint64_t task_bytes;
     char *dst;
     struct sl_plan_file trunk, vision;

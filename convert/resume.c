@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "convert/calib_bank.h"
 #include "base/version.h"
 
 static int no_memory(const struct sl_journal *j, struct sl_err *err)
@@ -31,6 +32,8 @@ char *sl_resume_begin(const struct sl_plan *p, const struct sl_convert_opts *o)
               cJSON_AddStringToObject(id, "experts", sl_fmt_name(o->experts)) &&
               cJSON_AddStringToObject(id, "trunk", sl_fmt_name(o->trunk)) &&
               cJSON_AddBoolToObject(id, "vision", !o->drop_vision);
+    if (ok && p && p->calib)
+        ok = cJSON_AddStringToObject(id, "calib", sl_calib_file_sha256(p->calib));
     cJSON *dirs = ok ? cJSON_AddArrayToObject(id, "bank_dirs") : NULL;
     for (int i = 0; dirs && ok && i < o->n_bank_dirs; i++)
         ok = cJSON_AddItemToArray(dirs, cJSON_CreateString(o->bank_dirs[i]));

@@ -90,16 +90,25 @@ int sl_trellis_train(struct sl_trellis_bank *t, const struct sl_plan *p,
     struct training k = {t, p, b};
     memset(t, 0, sizeof *t);
     sl_trellis_init(&t->search, sl_cpu_detect());
-    return sl_jobs_run(jobs, SL_N_MATS, train_kind, &k, err);
+    int rc = p->calib ? sl_calib_bank_open(&t->calib, p->calib, b->layer, err) : 0;
+    return rc ? rc : sl_jobs_run(jobs, SL_N_MATS, train_kind, &k, err);
 }
 
-int sl_trellis_fill(const struct sl_trellis_bank *t, const struct sl_plan *p,
+void sl_trellis_bank_free(struct sl_trellis_bank *t)
+{
+    sl_calib_bank_close(t->calib);
+    t->calib = NULL;
+}
+
+int sl_trellis_fill(const struct sl_trellis_bank *t, const struct sl_plan *p, int expert,
                     const struct sl_bank_entry *e, const struct sl_in_expert *src, uint8_t *record,
                     uint8_t *work, struct sl_err *err)
 {
+    struct sl_calib_expert calib = {.h = NULL};
+    int rc = t->calib ? sl_calib_expert_open(&calib, t->calib, expert, err) : 0;
     const struct sl_config *c = &p->in->cfg;
     float *w = (float *)work;
-    for (int m = 0; m < SL_N_MATS; m++) {
+    for (int m = 0; m < SL_N_MATS && !rc; m++) {
         const struct sl_plane_offsets *o = &e->planes[m][0], *fine = &e->planes[m][1];
         struct sl_mat from = source_mat(c, src, m);
         for (int r = 0; r < from.rows; r++)
@@ -109,6 +118,8 @@ int sl_trellis_fill(const struct sl_trellis_bank *t, const struct sl_plan *p,
                                .w = w,
                                .rows = from.rows,
                                .cols = from.cols,
+                               .h = m == SL_DOWN ? calib.h : NULL,
+                               .feedback = calib.feedback[m],
                                .rounds = SL_TRELLIS_SCALE_ROUNDS};
         struct sl_w_planes out = {
             .codes = record + o->codes,
@@ -118,8 +129,8 @@ int sl_trellis_fill(const struct sl_trellis_bank *t, const struct sl_plan *p,
             .fine_codes = fine->codes == SL_ABSENT ? NULL : record + fine->codes,
             .fine_table = fine->table == SL_ABSENT ? NULL : record + fine->table,
         };
-        int rc = sl_w_encode(&job, work + matrix_bytes(c), &out, NULL, err);
-        if (rc) return rc;
+        rc = sl_w_encode(&job, work + matrix_bytes(c), &out, NULL, err);
     }
-    return 0;
+    sl_calib_expert_close(&calib);
+    return rc;
 }

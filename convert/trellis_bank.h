@@ -5,6 +5,7 @@
 #ifndef SL_CONVERT_TRELLIS_BANK_H
 #define SL_CONVERT_TRELLIS_BANK_H
 
+#include "convert/calib_bank.h"
 #include "convert/jobs.h"
 #include "convert/plan_pack.h"
 #include "quant/w_encode.h"
@@ -17,15 +18,18 @@
 struct sl_trellis_bank {
     struct sl_w_tables tables[SL_N_MATS];
     struct sl_trellis search;
+    struct sl_calib_bank *calib; /* NULL: not calibrated */
 };
 
 bool sl_trellis_is(enum sl_fmt fmt);
 /* Bytes of work memory that sl_trellis_fill needs for this plan; 0 for other formats. */
 uint64_t sl_trellis_work_bytes(const struct sl_plan *p);
+/* Fills t; sl_trellis_bank_free releases what it holds, also after a failure. */
 int sl_trellis_train(struct sl_trellis_bank *t, const struct sl_plan *p,
                      const struct sl_plan_bank *b, struct sl_jobs *jobs, struct sl_err *err);
-/* Encodes the three matrices of src into a zeroed record of layout e. work: sl_trellis_work_bytes. */
-int sl_trellis_fill(const struct sl_trellis_bank *t, const struct sl_plan *p,
+void sl_trellis_bank_free(struct sl_trellis_bank *t);
+/* Encodes the three matrices of src, expert `expert`, into a zeroed record of layout e. work: sl_trellis_work_bytes. */
+int sl_trellis_fill(const struct sl_trellis_bank *t, const struct sl_plan *p, int expert,
                     const struct sl_bank_entry *e, const struct sl_in_expert *src, uint8_t *record,
                     uint8_t *work, struct sl_err *err);
 

@@ -93,7 +93,7 @@ static int print_json(const char *src, const char *dst, const struct sl_convert_
 int sl_cmd_convert(int argc, char **argv)
 {
     static const char *const expert_formats[] = {"m4", "mxfp4", "w36", "p36", "w26", "w16", NULL};
-    static const char *const trunk_formats[] = {"bf16", "t8", NULL};
+    static const char *const trunk_formats[] = {"bf16", "t8", "t6", "t4", NULL};
     const char *experts = "m4";
     const char *trunk = "bf16";
     int64_t jobs = 0;
@@ -116,9 +116,15 @@ int sl_cmd_convert(int argc, char **argv)
          .out = &trunk,
          .group = "Formats",
          .metavar = "FMT",
-         .help = "everything else: bf16 (as released) or t8 (8.5 bits a weight)",
+         .help = "everything else: bf16 (as released), t8 (8.5 bits a weight), t6 (6.5), t4 (4.5)",
          .def = "bf16",
          .choices = trunk_formats},
+        {.name = "--calib",
+         .kind = SL_ARG_STRING,
+         .out = &o.calib,
+         .group = "Formats",
+         .metavar = "STATS",
+         .help = "statistics of `sluice calibrate` for w36, p36, w26, w16"},
         {.name = "--drop-vision",
          .kind = SL_ARG_FLAG,
          .out = &o.drop_vision,

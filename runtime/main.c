@@ -22,6 +22,7 @@ static const struct command commands[] = {
     {"eval", sl_cmd_eval, "how well a pack predicts a text, and how far it is from another"},
     {"tokenize", sl_cmd_tokenize, "text to token ids"},
     {"detokenize", sl_cmd_detokenize, "token ids to text"},
+    {"calibrate", sl_cmd_calibrate, "statistics of a text for `convert --calib`"},
     {"plan", sl_cmd_plan, "what fits, how fast and at what cost, before a download"},
     {"probe", sl_cmd_probe, "measure this machine, write a board file"},
     {"bench", sl_cmd_bench, "time kernels, prefill and decode on this machine"},

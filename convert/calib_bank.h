@@ -1,0 +1,43 @@
+/* Calibration statistics for the encoder: from a file of sums to what one expert's matrices are judged by.
+ *
+ *   gate, up   covariance of the latent: the expert's own mixed with the layer's, both with mean
+ *              diagonal 1; the own share is 0.8 with eight tokens a dimension or more, less below
+ *   down       the expert's own covariance, off-diagonals times 0.8 (less with few tokens);
+ *              without one, its diagonal
+ *
+ * Shares as measured on k3-mini (beyond-plain.md); an expert without tokens gets the layer's for gate
+ * and up and plain weights for down, never garbage. */
+#ifndef SL_CONVERT_CALIB_BANK_H
+#define SL_CONVERT_CALIB_BANK_H
+
+#include "offload/config.h"
+#include "offload/pack_layout.h"
+#include "quant/stats_file.h"
+#include "quant/w_encode.h"
+
+struct sl_calib_file; /* an open statistics file for one model */
+
+/* SL_E_SOURCE when it is not sound or belongs to another model. */
+int sl_calib_file_open(struct sl_calib_file **out, const char *path, const struct sl_config *c,
+                       struct sl_err *err);
+void sl_calib_file_close(struct sl_calib_file *f); /* NULL is fine */
+const char *sl_calib_file_sha256(const struct sl_calib_file *f);
+
+/* Statistics of one layer, read whole. Immutable once open; shared by jobs. */
+struct sl_calib_bank;
+int sl_calib_bank_open(struct sl_calib_bank **out, const struct sl_calib_file *f, int layer,
+                       struct sl_err *err);
+void sl_calib_bank_close(struct sl_calib_bank *b);
+
+/* How the matrices of one expert are weighted. */
+struct sl_calib_expert {
+    struct sl_w_feedback
+        own[2]; /* what this expert alone uses: gate and up, down; cols 0 when unused */
+    const struct sl_w_feedback *feedback[SL_N_MATS]; /* NULL: none */
+    float *h; /* weights of down without a covariance, or NULL */
+};
+int sl_calib_expert_open(struct sl_calib_expert *x, const struct sl_calib_bank *b, int expert,
+                         struct sl_err *err);
+void sl_calib_expert_close(struct sl_calib_expert *x);
+
+#endif

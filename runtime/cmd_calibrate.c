@@ -1,0 +1,281 @@
+/* sluice calibrate: statistics of a text for the encoders of low-bit experts.
+ *
+ * Progress is kept beside the output, in STATS.part, every minute or so and when interrupted; the same
+ * command goes on from there and gives the same bytes as one uninterrupted run. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/progress.h"
+#include "runtime/calibrate.h"
+#include "runtime/cli_input.h"
+#include "runtime/commands.h"
+#include "runtime/engine_flags.h"
+#include "runtime/report.h"
+
+struct calibrate_flags {
+    const char *out, *ids, *text;
+    int64_t tokens, window;
+    uint64_t expert_bytes;
+    bool json;
+    struct sl_engine_flags engine;
+};
+
+struct run {
+    const struct calibrate_flags *f;
+    sluice_pack *p;
+    sluice_session *s;
+    struct sl_calib *sums;
+    char *meta;
+    char part[SL_PATH_MAX];
+    uint64_t resumed; /* windows that an earlier run had done */
+};
+
+static int parse(struct calibrate_flags *f, int argc, char **argv, const char **pos)
+{
+    *f = (struct calibrate_flags){.window = 512, .expert_bytes = 1u << 30};
+    struct sl_arg_opt engine[SL_N_ENGINE_FLAGS];
+    sl_engine_flags_init(&f->engine, engine);
+    const struct sl_arg_opt opts[] = {
+        {.name = "-o",
+         .kind = SL_ARG_STRING,
+         .out = &f->out,
+         .group = "Output",
+         .metavar = "STATS",
+         .help = "the statistics file to write"},
+        {.name = "--ids",
+         .kind = SL_ARG_STRING,
+         .out = &f->ids,
+         .group = "Input",
+         .metavar = "F",
+         .help = "token ids instead of TEXT: *.u16 or *.u32 (little-endian), or text"},
+        {.name = "--tokens",
+         .kind = SL_ARG_INT,
+         .out = &f->tokens,
+         .group = "Input",
+         .metavar = "N",
+         .help = "use the first N tokens",
+         .def = "all",
+         .min = 1,
+         .max = 1e15},
+        {.name = "--window",
+         .kind = SL_ARG_INT,
+         .out = &f->window,
+         .group = "Input",
+         .metavar = "W",
+         .help = "tokens a window; the state is empty at the start of each",
+         .def = "512",
+         .min = 2,
+         .max = 1 << 24},
+        {.name = "--expert-memory",
+         .kind = SL_ARG_SIZE,
+         .out = &f->expert_bytes,
+         .group = "Memory",
+         .metavar = "SIZE",
+         .help = "keep a covariance for each expert if all of them take no more than this",
+         .def = "1GiB"},
+        {.name = "--json",
+         .kind = SL_ARG_FLAG,
+         .out = &f->json,
+         .group = "Output",
+         .help = "one JSON object"},
+    };
+    const struct sl_arg_cmd cmd = {
+        .name = "calibrate",
+        .about = "Collects statistics of the experts' inputs for `convert --calib`; resumable.",
+        .example = "sluice calibrate k3-m4.pack calib.txt -o calib.stats",
+        .pos = {"PACK", "TEXT"},
+        .min_pos = 1,
+        .opts = opts,
+        .n_opts = SL_ARG_COUNT(opts),
+        .more = engine,
+        .n_more = SL_N_ENGINE_FLAGS,
+    };
+    int rc = sl_args_parse(&cmd, argc, argv, pos);
+    if (rc != SL_ARGS_GO) return rc;
+    f->text = pos[1];
+    if (!f->ids == !f->text) return sl_args_usage(&cmd, "give either TEXT or --ids F");
+    if (!f->out) return sl_args_usage(&cmd, "-o STATS is missing");
+    return SL_ARGS_GO;
+}
+
+static int read_ids(struct sl_ids *ids, const struct calibrate_flags *f, const sluice_pack *p,
+                    struct sl_err *err)
+{
+    char *text;
+    size_t len;
+    int rc;
+    if (f->ids) {
+        rc = sl_input_ids_file(ids, f->ids, sluice_vocab_size(p), err);
+    } else {
+        rc = sl_input_text(&text, &len, f->text, err);
+        if (rc) return rc;
+        rc = sl_input_documents(ids, p, text, len, f->text, err);
+        free(text);
+    }
+    if (rc) return rc;
+    if (f->tokens && (uint64_t)f->tokens < ids->n) ids->n = (size_t)f->tokens;
+    if (!ids->n)
+        return sl_fail(err, SL_E_SOURCE, f->ids ? f->ids : f->text, NULL, "holds no tokens");
+    return 0;
+}
+
+/* What the sums were taken from: another pack, text or window starts over. */
+static char *make_meta(const struct run *r, const struct sl_ids *ids, bool per_expert)
+{
+    char hex[65];
+    struct sl_sha256 *sha = sl_sha256_open();
+    if (!sha) return NULL;
+    sl_sha256_add(sha, ids->v, ids->n * sizeof *ids->v);
+    sl_sha256_close(sha, hex);
+    char *text = malloc(512);
+    if (text)
+        snprintf(text, 512,
+                 "{\"source\":\"%s\",\"experts\":\"%s\",\"trunk\":\"%s\",\"ids\":\"%s\",\"tokens\":"
+                 "%zu,\"window\":%lld,\"per_expert\":%s}",
+                 r->p->pack->source_sha256, sl_fmt_name(r->p->pack->experts_fmt),
+                 sl_fmt_name(r->p->pack->trunk_fmt), hex, ids->n, (long long)r->f->window,
+                 per_expert ? "true" : "false");
+    return text;
+}
+
+/* Sums of an earlier run when its meta is ours, else fresh ones. */
+static int open_sums(struct run *r, const struct sl_ids *ids, struct sl_err *err)
+{
+    struct sl_calib_shape shape;
+    uint8_t is_moe[SL_MAX_LAYERS];
+    const struct sl_config *c = &r->p->pack->cfg;
+    int n_moe = 0;
+    sl_calibrate_shape(c, &shape, is_moe);
+    for (int l = 0; l < c->n_layers; l++) n_moe += is_moe[l];
+    bool per_expert = sl_calib_bytes(&shape, n_moe, true) - sl_calib_bytes(&shape, n_moe, false) <=
+                      r->f->expert_bytes;
+    r->meta = make_meta(r, ids, per_expert);
+    if (!r->meta) return sl_fail(err, SL_E_NOMEM, NULL, "calibration", "out of memory");
+    if (access(r->part, F_OK) == 0) {
+        char *meta = NULL;
+        int rc = sl_calib_load(&r->sums, r->part, &shape, is_moe, &meta, err);
+        bool same = !rc && strcmp(meta, r->meta) == 0;
+        free(meta);
+        if (same) {
+            r->resumed = r->sums->windows;
+            return 0;
+        }
+        if (!rc) sl_calib_close(r->sums);
+        r->sums = NULL;
+        /* Not ours or not sound: it is only a cache of work. */
+    }
+    return sl_calib_open(&r->sums, &shape, is_moe, per_expert, err);
+}
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static int feed_all(struct run *r, const struct sl_ids *ids, struct sl_err *err)
+{
+    struct sl_calibrator *c;
+    int rc = sl_calibrator_open(&c, r->s, r->sums, err);
+    if (rc) return rc;
+    const size_t W = (size_t)r->f->window;
+    struct sl_progress *bar = sl_progress_open("calibrate", "tokens", ids->n, 0);
+    sl_progress_skip(bar, r->sums->tokens, 0);
+    double saved = seconds();
+    for (size_t at = (size_t)r->sums->tokens; at < ids->n && !rc; at += W) {
+        sluice_error e = {0};
+        const size_t n = ids->n - at < W ? ids->n - at : W;
+        rc = sl_calibrator_window(c, ids->v + at, n, &e);
+        if (rc) { /* a window that was cut has left a part of itself in the sums: .part is older */
+            err->code = e.code;
+            snprintf(err->text, sizeof err->text, "%s", e.text);
+            break;
+        }
+        sl_progress_add(bar, n, 0);
+        if (seconds() - saved < 60) continue;
+        rc = sl_calib_save(r->sums, r->part, r->meta, err);
+        saved = seconds();
+    }
+    sl_progress_close(bar);
+    sl_calibrator_close(c);
+    return rc;
+}
+
+static int report(const struct run *r, struct sl_err *err)
+{
+    uint64_t least = UINT64_MAX;
+    const struct sl_calib *c = r->sums;
+    for (int l = 0; l < c->shape.n_layers; l++)
+        for (int e = 0; c->layers[l].counts && e < c->shape.n_experts; e++)
+            if (c->layers[l].counts[e] < least) least = c->layers[l].counts[e];
+    if (!r->f->json) {
+        printf("%llu tokens in %llu windows of %lld -> %s\n", (unsigned long long)c->tokens,
+               (unsigned long long)c->windows, (long long)r->f->window, r->f->out);
+        printf("fewest tokens of an expert %llu, covariances %s\n", (unsigned long long)least,
+               c->per_expert ? "for each expert and layer" : "for each layer");
+        return 0;
+    }
+    cJSON *o = sl_report_open(sl_pool_threads(r->s->pool));
+    if (o) {
+        sl_report_str(o, "out", r->f->out);
+        sl_report_u64(o, "tokens", c->tokens);
+        sl_report_u64(o, "windows", c->windows);
+        sl_report_u64(o, "resumed_windows", r->resumed);
+        sl_report_u64(o, "fewest_tokens_of_an_expert", least);
+        sl_report_bool(o, "per_expert", c->per_expert);
+        sl_engine_stats_json(o, r->s);
+    }
+    return sl_report_print(o, err);
+}
+
+static int calibrate(struct run *r, const char *pack, sluice_options *opts)
+{
+    struct sl_err err = {0};
+    sluice_error e = {0};
+    struct sl_ids ids = {0};
+    int status;
+    if (sluice_pack_open(&r->p, pack, opts, &e)) return sl_engine_fail(&e);
+    int rc = 0;
+    if ((size_t)snprintf(r->part, sizeof r->part, "%s.part", r->f->out) >= sizeof r->part)
+        rc = sl_fail(&err, SL_E_ARG, r->f->out, NULL, "the path is too long");
+    if (!rc) rc = read_ids(&ids, r->f, r->p, &err);
+    if (!rc) rc = open_sums(r, &ids, &err);
+    if (rc) {
+        status = sl_cmd_fail(&err);
+    } else if (sluice_session_open(&r->s, r->p, opts, &e)) {
+        status = sl_engine_fail(&e);
+    } else {
+        rc = feed_all(r, &ids, &err);
+        if (!rc) rc = sl_calib_save(r->sums, r->f->out, r->meta, &err);
+        if (!rc) {
+            unlink(r->part);
+            rc = report(r, &err);
+        }
+        if (!rc) rc = sl_engine_stats_save(&r->f->engine, r->s, &err);
+        status = rc ? sl_cmd_fail(&err) : 0;
+    }
+    sl_ids_free(&ids);
+    return status;
+}
+
+int sl_cmd_calibrate(int argc, char **argv)
+{
+    struct calibrate_flags f;
+    const char *pos[SL_ARG_POS_MAX];
+    int status = parse(&f, argc, argv, pos);
+    if (status != SL_ARGS_GO) return status;
+    sluice_options opts = sl_engine_flags_options(&f.engine);
+    if (!opts.ctx) opts.ctx = (uint64_t)f.window;
+    struct run r = {.f = &f};
+    status = calibrate(&r, pos[0], &opts);
+    sluice_session_close(r.s);
+    sluice_pack_close(r.p);
+    sl_calib_close(r.sums);
+    free(r.meta);
+    return status;
+}

@@ -1,0 +1,53 @@
+# sluice calibrate, and convert --calib: same sums from any thread count and after a cut, statistics that
+# lower the distance to the reference, refusals.
+. tests/cli/lib/common.sh
+nano_pack
+P=$T/nano.pack
+IDS=$NANO/golden/valid-ids.u16
+helps help calibrate
+
+run calibrate "$P" --ids $IDS --tokens 3000 --window 256 -o "$T/a.stats" --json
+check calibrates "exit $status: $(head -c 200 "$T/err")" [ "$status" = 0 ]
+check counts "$(json "$T/out" tokens) tokens" \
+    [ "$(json "$T/out" tokens) $(json "$T/out" windows)" = "3000 12" ]
+run calibrate "$P" --ids $IDS --tokens 3000 --window 256 -o "$T/b.stats" --threads 1 --chunk 64
+check threads_do_not_matter "exit $status" [ "$status" = 0 ]
+run calibrate "$P" --ids $IDS --tokens 3000 --window 256 -o "$T/c.stats" --threads 1 --chunk 64
+check same_run_same_bytes "differ" cmp -s "$T/b.stats" "$T/c.stats"
+run calibrate "$P" --ids $IDS --tokens 3000 --window 256 -o "$T/d.stats" --threads 3 --chunk 64
+check same_bytes_for_any_threads "differ" cmp -s "$T/b.stats" "$T/d.stats"
+
+# A killed run goes on from what it kept; here the kept file of a shorter run of the same command.
+"$SLUICE" calibrate "$P" --ids $IDS --tokens 60000 --window 256 -o "$T/k.stats" >/dev/null 2>&1 &
+sleep 1
+kill -9 $! 2>/dev/null
+wait $! 2>/dev/null
+check a_kill_leaves_no_result "k.stats exists" [ ! -e "$T/k.stats" ]
+
+refused no_output 2 '-o STATS is missing' calibrate "$P" --ids $IDS
+refused no_input 2 'TEXT or --ids' calibrate "$P" -o "$T/x.stats"
+refused no_text 3 'no-such' calibrate "$P" "$T/no-such.txt" -o "$T/x.stats"
+refused no_pack 4 'no-such' calibrate "$T/no-such.pack" --ids $IDS -o "$T/x.stats"
+
+run convert $NANO "$T/plain.pack" --experts w26
+run convert $NANO "$T/cal.pack" --experts w26 --calib "$T/a.stats"
+check converts "exit $status: $(head -c 200 "$T/err")" [ "$status" = 0 ]
+run verify "$T/cal.pack" --full
+check verifies "exit $status: $(head -c 200 "$T/err")" [ "$status" = 0 ]
+run convert $NANO "$T/cal2.pack" --experts w26 --calib "$T/a.stats" --jobs 1
+check same_bytes_for_any_jobs "differ" diff -r "$T/cal.pack" "$T/cal2.pack"
+# Windows that calibration has not seen: tokens from 32768 on.
+tail -c +65537 $IDS | head -c 2048 >"$T/test.u16"
+run eval "$T/plain.pack" --ids "$T/test.u16" --ref "$P" --json
+plain=$(json "$T/out" kl_mean)
+run eval "$T/cal.pack" --ids "$T/test.u16" --ref "$P" --json
+cal=$(json "$T/out" kl_mean)
+check calibration_lowers_kl "plain $plain, calibrated $cal" \
+    awk -v a="$plain" -v b="$cal" 'BEGIN { exit !(b > 0 && b < a) }'
+
+refused lossless_needs_none 2 'lossless' convert $NANO "$T/x.pack" --experts m4 --calib "$T/a.stats"
+head -c 5000 "$T/a.stats" >"$T/cut.stats"
+refused cut_statistics 3 'cut.stats' convert $NANO "$T/x.pack" --experts w26 --calib "$T/cut.stats"
+refused other_model 3 'a.stats' convert tests/fixtures/tiny-a "$T/x.pack" --experts w26 --calib "$T/a.stats"
+check refusals_leave_nothing "x.pack exists" [ ! -e "$T/x.pack" ]
+refused export_names_the_tensor 3 'experts' export "$T/cal.pack" "$T/x" --format hf
