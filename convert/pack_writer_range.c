@@ -3,7 +3,7 @@
  *   strip = several whole small tensors with their padding, or a run of rows of a large one
  *
  * One strip is one write. A tensor's checksum is combined from its strips', so a 2.3 GB matrix needs
- * no second pass. t8 rows come from bf16 rows; everything else is carried verbatim. */
+ * no second pass. t8, t6 and t4 rows come from bf16 rows; everything else is carried verbatim. */
 #define _GNU_SOURCE
 #include "convert/pack_writer.h"
 
@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/size.h"
 #include "quant/t8.h"
+#include "quant/t_low.h"
 
 struct strip {
     int first, n;           /* tensors; n 1 when it is a part */
@@ -75,16 +76,19 @@ static int cut(const struct sl_plan_file *f, const struct sl_plan_range *r, uint
     return n;
 }
 
-/* units rows of bf16 at src to t8 rows at dst. */
-static int encode_t8(const struct range_job *k, const struct sl_plan_tensor *t,
-                     const struct strip *s, const uint8_t *src, uint8_t *dst, struct sl_err *err)
+/* units rows of bf16 at src to rows of t->fmt at dst. */
+static int encode_rows(const struct range_job *k, const struct sl_plan_tensor *t,
+                       const struct strip *s, const uint8_t *src, uint8_t *dst, struct sl_err *err)
 {
     for (uint64_t r = 0; r < s->units; r++) {
-        int bad = sl_t8_encode_bf16(src + r * t->src_unit, t->cols, dst + r * t->dst_unit);
+        const uint8_t *from = src + r * t->src_unit;
+        uint8_t *to = dst + r * t->dst_unit;
+        int bad = t->fmt == SL_FMT_T8 ? sl_t8_encode_bf16(from, t->cols, to)
+                                      : sl_t_low_encode_bf16(t->fmt, from, t->cols, to);
         if (bad >= 0)
             return sl_fail(err, SL_E_SOURCE, sl_input_file(k->in, &t->src), t->src.name,
-                           "row %llu, column %d: not finite, or too large for t8",
-                           (unsigned long long)r + s->unit0, bad);
+                           "row %llu, column %d: not finite, or too large for %s",
+                           (unsigned long long)r + s->unit0, bad, sl_fmt_name(t->fmt));
     }
     return 0;
 }
@@ -108,7 +112,7 @@ static int write_strip(void *ctx, int task, uint8_t *buf, struct sl_err *err)
         rc = read_checked(k, t, s, src, err);
         if (rc) return rc;
         if (t->src.has_crc) s->src_crc32 = sl_crc32(0, src, s->units * t->src_unit);
-        rc = encode_t8(k, t, s, src, buf, err);
+        rc = encode_rows(k, t, s, src, buf, err);
         if (rc) return rc;
         uint64_t n = s->units * t->dst_unit;
         memset(buf + n, 0, s->bytes - n);

@@ -88,17 +88,48 @@ static void test_jobs_and_cuts_never_show(void **state)
     same_for_jobs(TINY_B, SL_FMT_MXFP4, SL_FMT_BF16);
 }
 
+/* Tables are trained, paths searched and scales chosen: none of it by whoever came first. */
+static void test_low_bits_do_not_depend_on_jobs(void **state)
+{
+    static const struct {
+        enum sl_fmt experts, trunk;
+    } kinds[] = {{SL_FMT_W26, SL_FMT_T6},
+                 {SL_FMT_W36, SL_FMT_T4},
+                 {SL_FMT_P36, SL_FMT_T8},
+                 {SL_FMT_W16, SL_FMT_BF16}};
+    const char *want = pt_path(&room, "want"), *got = pt_path(&room, "got");
+    (void)state;
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        struct sl_convert_opts o = pt_opts();
+        o.experts = kinds[i].experts;
+        o.trunk = kinds[i].trunk;
+        pt_convert(TINY_A, want, &o);
+        for (int jobs = 2; jobs <= 5; jobs += 3) {
+            o.jobs = jobs;
+            o.task_bytes = jobs == 2 ? 777 : 5000;
+            pt_convert(TINY_A, got, &o);
+            pt_expect_same(want, got);
+            pt_remove(got);
+        }
+        pt_remove(want);
+    }
+}
+
 static void test_dry_run_is_exact(void **state)
 {
     (void)state;
-    for (int i = 0; i < 4; i++) {
+    static const enum sl_fmt experts[] = {SL_FMT_M4,  SL_FMT_MXFP4, SL_FMT_M4,  SL_FMT_MXFP4,
+                                          SL_FMT_W26, SL_FMT_W36,   SL_FMT_P36, SL_FMT_W16};
+    static const enum sl_fmt trunk[] = {SL_FMT_BF16, SL_FMT_BF16, SL_FMT_T8, SL_FMT_T8,
+                                        SL_FMT_T6,   SL_FMT_T4,   SL_FMT_T8, SL_FMT_BF16};
+    for (int i = 0; i < 8; i++) {
         struct sl_convert_report dry;
         struct sl_convert_report real;
         struct sl_err err = {0};
         struct sl_convert_opts o = pt_opts();
         const char *dst = pt_path(&room, "deep/er");
-        o.experts = i & 1 ? SL_FMT_MXFP4 : SL_FMT_M4;
-        o.trunk = i & 2 ? SL_FMT_T8 : SL_FMT_BF16;
+        o.experts = experts[i];
+        o.trunk = trunk[i];
         o.dry_run = true;
         if (sl_convert(TINY_A, dst, &o, &dry, &err)) fail_msg("%s", err.text);
         assert_false(pt_exists(pt_path(&room, "deep")));
@@ -556,6 +587,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_jobs_and_cuts_never_show),
+        cmocka_unit_test(test_low_bits_do_not_depend_on_jobs),
         cmocka_unit_test(test_dry_run_is_exact),
         cmocka_unit_test(test_contents_equal_the_source),
         cmocka_unit_test(test_t8_keeps_small_matrices),

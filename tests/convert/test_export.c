@@ -215,19 +215,28 @@ static void test_corners_come_back(void **state)
 
 static void test_lossy_pack_is_refused(void **state)
 {
-    struct sl_convert_opts o = pt_opts();
-    struct sl_err err = {0};
+    static const enum sl_fmt trunk[] = {SL_FMT_T8, SL_FMT_T6, SL_FMT_T4};
+    static const enum sl_fmt experts[] = {SL_FMT_W26, SL_FMT_W36, SL_FMT_P36, SL_FMT_W16};
     const char *pack = pt_path(&room, "lossy");
     const char *dst = pt_path(&room, "never");
     (void)state;
-    o.trunk = SL_FMT_T8;
-    pt_convert(TINY_A, pack, &o);
-    assert_int_equal(export_to(pack, dst, 16 << 20, 1, &err), SL_E_SOURCE);
-    cc_expect_text(&err, SL_E_SOURCE,
-                   (const char *const[]){"model.layers.0.self_attn.q_proj.weight", "t8", NULL});
-    assert_int_equal(sl_exit_status(err.code), 3);
-    assert_false(pt_exists(dst));
-    pt_remove(pack);
+    for (int i = 0; i < 7; i++) {
+        struct sl_convert_opts o = pt_opts();
+        struct sl_err err = {0};
+        if (i < 3)
+            o.trunk = trunk[i];
+        else
+            o.experts = experts[i - 3];
+        pt_convert(TINY_A, pack, &o);
+        assert_int_equal(export_to(pack, dst, 16 << 20, 1, &err), SL_E_SOURCE);
+        const char *first = i < 3 ? "model.layers.0.self_attn.q_proj.weight"
+                                  : "model.layers.1.block_sparse_moe.experts.0.w1";
+        const char *fmt = sl_fmt_name(i < 3 ? o.trunk : o.experts);
+        cc_expect_text(&err, SL_E_SOURCE, (const char *const[]){first, fmt, NULL});
+        assert_int_equal(sl_exit_status(err.code), 3);
+        assert_false(pt_exists(dst));
+        pt_remove(pack);
+    }
 }
 
 /* A pack whose bytes changed is told by its checksums, and the folder that was begun is gone. */
