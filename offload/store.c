@@ -40,10 +40,19 @@ static void unpin(struct sl_store *s, struct sl_slot *x)
     if (!--x->pins) s->n_pinned--;
 }
 
+static void end_guard(struct sl_store *s, uint32_t slot)
+{
+    uint32_t i = 0;
+    while (s->guarded[i] != slot) i++;
+    s->guarded[i] = s->guarded[--s->n_guarded];
+    s->slots[slot].guarded = false;
+}
+
 void sl_store_make_empty(struct sl_store *s, uint32_t slot)
 {
     struct sl_slot *x = &s->slots[slot];
     assert(!x->pins && !x->wanted && !x->loose);
+    if (x->guarded) end_guard(s, slot);
     if (x->state == SL_SLOT_READY && x->ahead) s->stats.prefetch_wasted++;
     s->where[key_of(s, x->layer, x->expert)] = SL_NO_SLOT;
     sl_evict_drop(s->evict, slot);
@@ -80,11 +89,31 @@ static bool may_evict(void *ctx, uint32_t slot)
     return s->slots[slot].state == SL_SLOT_READY && !s->slots[slot].pins;
 }
 
-/* A prefetch must not push out another one that may still prove right. */
-static bool may_evict_for_prefetch(void *ctx, uint32_t slot)
+/* What a prefetch brought and nobody has asked for has no history yet, and every policy would give it up
+ * first. So it is guarded until its layer is asked for; then it was right, or is like any other. */
+static bool may_evict_unguarded(void *ctx, uint32_t slot)
 {
     const struct sl_store *s = ctx;
-    return may_evict(ctx, slot) && !s->slots[slot].ahead;
+    return may_evict(ctx, slot) && !s->slots[slot].guarded;
+}
+
+static void guard(struct sl_store *s, uint32_t slot)
+{
+    s->slots[slot].guarded = true;
+    s->guarded[s->n_guarded++] = slot;
+}
+
+static void end_guards(struct sl_store *s, int layer)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < s->n_guarded; i++) {
+        struct sl_slot *x = &s->slots[s->guarded[i]];
+        if (x->layer != layer)
+            s->guarded[kept++] = s->guarded[i];
+        else
+            x->guarded = false;
+    }
+    s->n_guarded = kept;
 }
 
 /* Forgets a prefetch that has not begun. */
@@ -98,11 +127,15 @@ static void drop_prefetch(struct sl_store *s, uint32_t slot)
 static bool free_one(struct sl_store *s, bool prefetch)
 {
     if (s->n_empty) return true;
-    uint32_t victim = sl_evict_victim(s->evict, prefetch ? may_evict_for_prefetch : may_evict, s);
-    if (victim != SL_EVICT_NONE)
-        sl_store_make_empty(s, victim);
-    else if (!prefetch && s->prefetch.n)
-        drop_prefetch(s, s->prefetch.tail); /* the least likely of the last ones named */
+    uint32_t victim = sl_evict_victim(s->evict, may_evict_unguarded, s);
+    if (victim == SL_EVICT_NONE && !prefetch) {
+        if (s->prefetch.n) {
+            drop_prefetch(s, s->prefetch.tail); /* the least likely of the last ones named */
+            return true;
+        }
+        victim = sl_evict_victim(s->evict, may_evict, s);
+    }
+    if (victim != SL_EVICT_NONE) sl_store_make_empty(s, victim);
     return s->n_empty > 0;
 }
 
@@ -201,6 +234,7 @@ int sl_store_request(struct sl_store *s, int layer, const int *ids, int n, struc
         wait_landing(s);
         rc = check_request(s, layer, ids, n, &wait, err);
     }
+    if (!rc) end_guards(s, layer);
     /* Hits first: a miss must not evict what this very request needs. */
     for (int i = 0; i < n && !rc; i++) {
         uint32_t slot = s->where[key_of(s, layer, ids[i])];
@@ -227,7 +261,8 @@ int sl_store_prefetch(struct sl_store *s, int layer, const int *ids, int n)
         if (!free_one(s, true)) break;
         uint32_t slot = assign_slot(s, layer, ids[i]);
         s->slots[slot].ahead = true;
-        sl_evict_use(s->evict, slot, key_of(s, layer, ids[i]));
+        guard(s, slot);
+        sl_evict_put(s->evict, slot, key_of(s, layer, ids[i]));
         sl_slot_queue_push(s, &s->prefetch, slot);
         s->stats.prefetch_issued++;
         queued++;

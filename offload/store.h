@@ -93,7 +93,8 @@ void sl_store_close(struct sl_store *s);
  * and nothing has changed then. */
 int sl_store_request(struct sl_store *s, int layer, const int *ids, int n, struct sl_err *err);
 /* Names likely experts of a coming step, best first. Their reads queue behind all demand; slots that are
- * pinned, requested or hold an unused prefetch are never evicted for them. What is resident or in
+ * pinned, requested or guarded are never evicted for them: a prefetch is guarded until its layer is
+ * requested. What is resident or in
  * flight already is skipped, and so is the rest once no slot may be taken. Returns how many reads were
  * queued. A prefetch that fails leaves no trace: the request reads again, and reports. */
 int sl_store_prefetch(struct sl_store *s, int layer, const int *ids, int n);

@@ -60,7 +60,7 @@ static uint64_t total_sources(const struct sl_pack *p)
 uint64_t sl_store_table_bytes(const struct sl_pack *p, uint64_t n_slots)
 {
     uint64_t keys = (uint64_t)p->cfg.n_layers * (uint64_t)p->cfg.n_experts;
-    uint64_t a_slot = sizeof(struct sl_slot) + 2 * sizeof(uint32_t);
+    uint64_t a_slot = sizeof(struct sl_slot) + 3 * sizeof(uint32_t);
     return sizeof(struct sl_store) + n_slots * a_slot + sl_evict_bytes(n_slots, keys) +
            keys * sizeof(uint32_t) + (uint64_t)p->cfg.n_experts * sizeof(uint32_t) +
            total_sources(p) * (sizeof(struct sl_source) + sizeof(struct sl_drive)) +
@@ -109,8 +109,10 @@ static int make_tables(struct sl_store *s, const struct sl_store_opts *o, struct
     s->where = malloc(keys * sizeof *s->where);
     s->empty = malloc(n * sizeof *s->empty);
     s->wanted = malloc(n * sizeof *s->wanted);
+    s->guarded = malloc(n * sizeof *s->guarded);
     s->mark = calloc((size_t)p->cfg.n_experts, sizeof *s->mark);
-    if (!s->slots || !s->where || !s->empty || !s->wanted || !s->mark) return no_memory(err, n);
+    if (!s->slots || !s->where || !s->empty || !s->wanted || !s->guarded || !s->mark)
+        return no_memory(err, n);
     for (size_t k = 0; k < keys; k++) s->where[k] = SL_NO_SLOT;
     for (uint32_t i = 0; i < s->n_slots; i++) {
         s->slots[i].layer = s->slots[i].expert = -1;
@@ -280,6 +282,7 @@ void sl_store_close(struct sl_store *s)
     free(s->where);
     free(s->empty);
     free(s->wanted);
+    free(s->guarded);
     free(s->mark);
     free(s->sources);
     free(s->first_source);

@@ -40,6 +40,7 @@ struct sl_slot {
     uint8_t cause;  /* of FAILED */
     bool wanted;    /* requested and not yet taken */
     bool ahead;     /* brought, or to be brought, by a prefetch; not requested since */
+    bool guarded;   /* in the list of those */
     bool begun;     /* of INFLIGHT: out of its queue */
     bool loose;     /* of INFLIGHT: begun, and nobody has requested it */
     bool prefetch;  /* of INFLIGHT: begun as a prefetch, whoever waits for it now */
@@ -102,6 +103,8 @@ struct sl_store {
     uint32_t n_empty;
     uint32_t *wanted; /* slots with .wanted, any order */
     uint32_t n_wanted;
+    uint32_t *guarded; /* slots of prefetches whose layer was not asked for since */
+    uint32_t n_guarded;
     struct sl_slot_queue demand, prefetch, unchecked;
     uint32_t reading;  /* records begun and not ended */
     uint32_t n_loose;  /* slots with .loose: they can be had when they have landed */

@@ -37,6 +37,7 @@ static void open_scene(struct scene *c, const struct pm_spec *spec, uint64_t slo
     o.slot_budget_bytes = slots * sl_store_slot_bytes(c->p);
     o.ops = &c->faults.ops;
     if (o.io == SL_IO_AUTO) o.io = way;
+    if (!o.evict) o.evict = "lru"; /* its order is easy to tell */
     if (sl_store_open(&c->s, c->p, &o, &err)) fail_msg("%s", err.text);
 }
 
