@@ -3,6 +3,7 @@
  *   kernels          matrix kernels, every ISA rung of this machine
  *   prefill PACK     a prompt of -n tokens, from an empty state
  *   decode PACK      -n tokens one by one
+ *   io               whole-record reads of a drive (cmd_bench_io.c)
  *
  * Figures are medians of interleaved rounds: both arms of a comparison see the same machine, and one
  * disturbed round does not move a median. Tokens are a fixed pseudo-random sequence, so two builds
@@ -123,6 +124,7 @@ static int bench_pack(const struct bench_flags *f, const char *path, bool decode
 
 int sl_cmd_bench(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "io") == 0) return sl_cmd_bench_io(argc - 1, argv + 1);
     struct bench_flags f = {.n = 128, .rounds = 5, .seconds = 10};
     const char *pos[SL_ARG_POS_MAX];
     struct sl_arg_opt engine[SL_N_ENGINE_FLAGS];
@@ -169,9 +171,10 @@ int sl_cmd_bench(int argc, char **argv)
     };
     const struct sl_arg_cmd cmd = {
         .name = "bench",
-        .about = "Times this build: kernels, or prefill and decode of a pack.",
+        .about = "Times this build: kernels, prefill and decode of a pack, or a drive (see bench "
+                 "io --help).",
         .example = "sluice bench decode k3.pack -n 64",
-        .pos = {"kernels|prefill|decode", "PACK"},
+        .pos = {"kernels|prefill|decode|io", "PACK"},
         .min_pos = 1,
         .opts = opts,
         .n_opts = SL_ARG_COUNT(opts),
@@ -183,7 +186,7 @@ int sl_cmd_bench(int argc, char **argv)
     bool kernels = strcmp(pos[0], "kernels") == 0;
     bool decode = strcmp(pos[0], "decode") == 0;
     if (!kernels && !decode && strcmp(pos[0], "prefill") != 0)
-        return sl_args_usage(&cmd, "'%s' is none of kernels, prefill, decode", pos[0]);
+        return sl_args_usage(&cmd, "'%s' is none of kernels, prefill, decode, io", pos[0]);
     if (kernels && pos[1]) return sl_args_usage(&cmd, "kernels takes no PACK");
     if (kernels && (of_packs || f.json))
         return sl_args_usage(&cmd, "kernels takes no option but --seconds");
