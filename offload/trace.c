@@ -236,6 +236,17 @@ int sl_trace_read(struct sl_trace **out, const char *path, struct sl_err *err)
     return 0;
 }
 
+uint64_t sl_trace_experts(const struct sl_trace *t)
+{
+    bool seen[LAYERS_MAX] = {false};
+    uint64_t layers = 0;
+    for (uint64_t r = 0; r < t->n_records; r++) {
+        layers += !seen[t->records[r].layer];
+        seen[t->records[r].layer] = true;
+    }
+    return layers * (uint64_t)t->n_experts;
+}
+
 void sl_trace_free(struct sl_trace *t)
 {
     if (!t) return;

@@ -40,6 +40,8 @@ struct sl_trace {
 };
 /* SL_E_SOURCE names file, byte offset and what is wrong. */
 int sl_trace_read(struct sl_trace **out, const char *path, struct sl_err *err);
+/* Experts of all layers that the trace has routes of. */
+uint64_t sl_trace_experts(const struct sl_trace *t);
 void sl_trace_free(struct sl_trace *t); /* NULL is fine */
 
 #endif

@@ -23,6 +23,7 @@ int sl_cmd_bench_io(int argc, char **argv); /* `bench io`: argv[0] is "io" */
 int sl_cmd_calibrate(int argc, char **argv);
 int sl_cmd_plan(int argc, char **argv);
 int sl_cmd_probe(int argc, char **argv);
+int sl_cmd_replay(int argc, char **argv);
 
 /* Prints "sluice: LINE" on stderr and returns the exit status for err->code. */
 int sl_cmd_fail(const struct sl_err *err);

@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/version.h"
 #include "offload/budget.h"
+#include "offload/trace.h"
 #include "offload/numa_place.h"
 
 enum { TOUCH_BYTES = 32 << 20, PAGE_BYTES = 4096 };
@@ -247,8 +248,10 @@ static int open_parts(struct sluice_session *s, const struct sl_engine_opts *o, 
     sl_numa_pin_workers(sl_numa_system(), s->pool);
     sl_numa_interleave(sl_numa_system(), s->arena.base, s->arena.bytes);
     touch(&s->arena, s->pool);
-    const struct sl_store_opts so = {
-        .slot_budget_bytes = plan->slot_budget, .io = o->io, .check_crc = o->check_crc};
+    const struct sl_store_opts so = {.slot_budget_bytes = plan->slot_budget,
+                                     .io = o->io,
+                                     .evict = o->evict,
+                                     .check_crc = o->check_crc};
     rc = sl_store_open(&s->store, s->p->pack, &so, err);
     if (rc) return rc;
 
@@ -308,6 +311,12 @@ int sluice_session_open(sluice_session **out, sluice_pack *p, const sluice_optio
     }
     rc = open_parts(s, &o, &err);
     if (rc) goto fail;
+    s->evict = o.evict;
+    if (opts && opts->trace && sluice_trace(s, opts->trace, error)) {
+        rc = error ? error->code : SL_E_IO;
+        sluice_session_close(s);
+        return rc;
+    }
     *out = s;
     return 0;
 fail:
@@ -318,6 +327,7 @@ fail:
 void sluice_session_close(sluice_session *s)
 {
     if (!s) return;
+    if (s->trace) sl_trace_finish(s->trace, false, NULL);
     sl_graph_close(s->graph);
     sl_store_close(s->store);
     sl_pool_close(s->pool);
@@ -490,7 +500,10 @@ void sluice_get_stats(const sluice_session *s, sluice_stats *out)
         .expert_bytes_used =
             st.bytes_read + st.hits * (st.misses ? st.bytes_read / st.misses : st.slot_bytes),
         .direct_io = st.direct_io,
+        .io = sl_io_name(st.io),
+        .evict = s->evict,
         .threads = s->plan.threads,
         .isa = sl_cpu_name(s->kernels.cpu),
     };
+    memcpy(out->io_note, st.io_note, sizeof out->io_note);
 }

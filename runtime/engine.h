@@ -24,6 +24,7 @@ struct sl_engine_opts {
     int threads;
     uint64_t ram_bytes, ctx, chunk, logit_rows;
     enum sl_io io;
+    const char *evict; /* a name of evict.h */
     bool check_crc;
     bool stream_trunk; /* the engine may leave a part of the trunk on the drive */
 };
@@ -88,7 +89,9 @@ struct sluice_session {
     float *rows;       /* [plan.logit_rows][vocab] */
     const float *last; /* row of the last token fed, NULL before the first */
     bool spoiled;      /* a feed failed half way */
+    const char *evict; /* the policy's name */
     int32_t *routes;   /* [ctx][n_layers][top_k], of a session that others follow; else NULL */
+    struct sl_trace_writer *trace; /* NULL: no trace is being written */
     uint64_t prefill_tokens, decode_tokens;
     double prefill_seconds, decode_seconds;
     sluice_stages prefill_stages, decode_stages;
@@ -97,6 +100,11 @@ struct sluice_session {
 /* Checks o (NULL: all defaults) against the model and fills out. SL_E_ARG names option and value. */
 int sl_engine_options(const struct sl_config *c, const sluice_options *o,
                       struct sl_engine_opts *out, struct sl_err *err);
+
+/* Sets the graph's observer for what the session's routes and trace need now. */
+void sl_engine_observe(struct sluice_session *s);
+void sl_engine_note_routes(struct sluice_session *s, int layer, uint64_t position, int n_tokens,
+                           const struct sl_route *r);
 
 /* What a plan is made for: this machine, or another one's numbers. */
 struct sl_engine_machine {

@@ -4,12 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/size.h"
+#include "offload/evict.h"
 #include "runtime/report.h"
 
 void sl_engine_flags_init(struct sl_engine_flags *f, struct sl_arg_opt rows[SL_N_ENGINE_FLAGS])
 {
     static const char *const devices[] = {"cpu", NULL};
-    static const char *const methods[] = {"auto", "pread", NULL};
+    static const char *const methods[] = {"auto", "uring", "pread", "mmap", NULL};
     memset(f, 0, sizeof *f);
     f->device = "cpu";
     f->io = "auto";
@@ -66,15 +67,29 @@ void sl_engine_flags_init(struct sl_engine_flags *f, struct sl_arg_opt rows[SL_N
          .out = &f->io,
          .group = "Engine",
          .metavar = "NAME",
-         .help = "how experts are read: auto, pread",
+         .help = "how experts are read: auto, uring, pread, mmap",
          .def = "auto",
          .choices = methods},
+        {.name = "--evict",
+         .kind = SL_ARG_STRING,
+         .out = &f->evict,
+         .group = "Engine",
+         .metavar = "NAME",
+         .help = "which expert leaves the memory first: lrfu, lru",
+         .def = sl_evict_names[0],
+         .choices = sl_evict_names},
         {.name = "--bank-dir",
          .kind = SL_ARG_REPEAT,
          .out = &f->bank_dirs,
          .group = "Engine",
          .metavar = "DIR",
          .help = "look for expert banks here too; may be repeated"},
+        {.name = "--trace",
+         .kind = SL_ARG_STRING,
+         .out = &f->trace,
+         .group = "Output",
+         .metavar = "F",
+         .help = "write which experts the router chose, for `replay`"},
         {.name = "--stats",
          .kind = SL_ARG_STRING,
          .out = &f->stats,
@@ -95,6 +110,8 @@ sluice_options sl_engine_flags_options(const struct sl_engine_flags *f)
         .ctx = (uint64_t)f->ctx,
         .chunk = (uint64_t)f->chunk,
         .io = f->io,
+        .evict = f->evict,
+        .trace = f->trace,
         .bank_dirs = f->bank_dirs.v,
         .n_bank_dirs = f->bank_dirs.n,
     };
@@ -139,6 +156,9 @@ void sl_engine_stats_json(cJSON *obj, const sluice_session *s)
     sl_report_f64(obj, "decode_tok_per_s", sl_rate(st.decode_tokens, st.decode_seconds));
     sl_report_f64(obj, "stall_seconds", st.stall_seconds);
     sl_report_bool(obj, "direct_io", st.direct_io);
+    sl_report_str(obj, "io", st.io);
+    if (st.io_note[0]) sl_report_str(obj, "io_note", st.io_note);
+    sl_report_str(obj, "evict", st.evict);
     put_stages(obj, "prefill_stage_seconds", &st.prefill_stages);
     put_stages(obj, "decode_stage_seconds", &st.decode_stages);
     cJSON *tiers = cJSON_AddObjectToObject(obj, "tier_bytes");
@@ -180,23 +200,28 @@ static void print_stats(const sluice_session *s)
                       plan.groups[i].measured_bytes);
     print_row("peak", st.planned_peak_bytes, st.measured_peak_bytes);
     fprintf(stderr,
-            "experts   %llu read (%s), %llu found in memory; %llu slots of %s; direct I/O %s\n"
+            "experts   %llu read (%s), %llu found in memory; %llu slots of %s; %s, direct %s\n"
             "prefill   %llu tokens, %.1f tok/s\n"
             "decode    %llu tokens, %.1f tok/s, %.2f s waiting for reads; %d threads, %s\n"
             "          attention %.2f s, experts %.2f, waiting %.2f, head %.2f\n",
             (unsigned long long)st.expert_misses,
             sl_format_bytes(read, sizeof read, st.expert_bytes_read),
             (unsigned long long)st.expert_hits, (unsigned long long)plan.n_slots,
-            sl_format_bytes(slot, sizeof slot, plan.slot_bytes), st.direct_io ? "yes" : "no",
+            sl_format_bytes(slot, sizeof slot, plan.slot_bytes), st.io, st.direct_io ? "yes" : "no",
             (unsigned long long)st.prefill_tokens, sl_rate(st.prefill_tokens, st.prefill_seconds),
             (unsigned long long)st.decode_tokens, sl_rate(st.decode_tokens, st.decode_seconds),
             st.stall_seconds, st.threads, st.isa, st.decode_stages.attention,
             st.decode_stages.experts, st.decode_stages.waiting, st.decode_stages.head);
 }
 
-int sl_engine_stats_save(const struct sl_engine_flags *f, const sluice_session *s,
-                         struct sl_err *err)
+int sl_engine_stats_save(const struct sl_engine_flags *f, sluice_session *s, struct sl_err *err)
 {
+    sluice_error e = {0};
+    if (f->trace && sluice_trace(s, NULL, &e)) {
+        err->code = e.code;
+        (void)snprintf(err->text, sizeof err->text, "%s", e.text);
+        return e.code;
+    }
     if (!f->stats) return 0;
     if (strcmp(f->stats, "-") == 0) {
         print_stats(s);

@@ -11,14 +11,14 @@
 #include "runtime/sluice.h"
 
 struct sl_engine_flags {
-    const char *device, *io, *stats;
+    const char *device, *io, *evict, *trace, *stats;
     bool exact;
     int64_t threads, ctx, chunk;
     uint64_t ram_bytes;
     struct sl_arg_list bank_dirs;
 };
 
-#define SL_N_ENGINE_FLAGS 9
+#define SL_N_ENGINE_FLAGS 11
 /* Zeroes f and fills rows, which point into f: both must outlive the parse. */
 void sl_engine_flags_init(struct sl_engine_flags *f, struct sl_arg_opt rows[SL_N_ENGINE_FLAGS]);
 /* The lists stay owned by f. */
@@ -26,10 +26,10 @@ sluice_options sl_engine_flags_options(const struct sl_engine_flags *f);
 
 /* Adds the statistics of a session (keys of design section 8) and its groups to obj. */
 void sl_engine_stats_json(cJSON *obj, const sluice_session *s);
-/* Writes them to f->stats when --stats was given, as an object of their own; "-" is a table on stderr. */
+/* What a session leaves behind at its end: the trace of --trace takes its name, and statistics go to
+ * f->stats when --stats was given, as an object of their own; "-" is a table on stderr. */
 struct sl_err;
-int sl_engine_stats_save(const struct sl_engine_flags *f, const sluice_session *s,
-                         struct sl_err *err);
+int sl_engine_stats_save(const struct sl_engine_flags *f, sluice_session *s, struct sl_err *err);
 
 /* tokens / seconds, 0 when nothing was timed */
 double sl_rate(uint64_t tokens, double seconds);

@@ -8,6 +8,7 @@
  * from a second formula. What this process holds already (its code, the pack's tables, whatever a host
  * program brought along) is measured, not guessed. When the floor does not fit, expanded keys go first
  * (they only save time), then the chunk shrinks; what the user fixed stays. */
+#include "offload/evict.h"
 #include "runtime/engine.h"
 
 #include <string.h>
@@ -57,13 +58,13 @@ int sl_engine_options(const struct sl_config *c, const sluice_options *o,
                       struct sl_engine_opts *out, struct sl_err *err)
 {
     static const char *const devices[] = {"cpu"};
-    static const char *const methods[] = {"auto", "pread"};
-    static const enum sl_io method_ids[] = {SL_IO_AUTO, SL_IO_PREAD};
+    static const char *const methods[] = {"auto", "uring", "pread", "mmap"};
+    static const enum sl_io method_ids[] = {SL_IO_AUTO, SL_IO_URING, SL_IO_PREAD, SL_IO_MMAP};
     static const sluice_options none = {0};
     if (!o) o = &none;
     memset(out, 0, sizeof *out);
     if (o->device && check_name("--device", o->device, devices, 1, err) < 0) return SL_E_ARG;
-    int io = o->io ? check_name("--io", o->io, methods, 2, err) : 0;
+    int io = o->io ? check_name("--io", o->io, methods, 4, err) : 0;
     if (io < 0) return SL_E_ARG;
     if (o->threads < 0 || o->threads > 1024)
         return sl_fail(err, SL_E_ARG, NULL, "--threads", "%d is not from 1 to 1024", o->threads);
@@ -71,7 +72,14 @@ int sl_engine_options(const struct sl_config *c, const sluice_options *o,
     if (o->ctx > ctx_max)
         return sl_fail(err, SL_E_ARG, NULL, "--ctx", "%llu is more than the model's %llu",
                        (unsigned long long)o->ctx, (unsigned long long)ctx_max);
+    int evict = 0;
+    while (o->evict && sl_evict_names[evict] && strcmp(o->evict, sl_evict_names[evict]) != 0)
+        evict++;
+    if (!sl_evict_names[evict])
+        return sl_fail(err, SL_E_ARG, NULL, "--evict", "'%.32s' is not available in this build",
+                       o->evict);
     out->io = method_ids[io];
+    out->evict = sl_evict_names[evict];
     out->threads = o->threads ? o->threads : sl_cpu_count();
     out->ctx = o->ctx ? o->ctx : ctx_max < CTX_DEFAULT ? ctx_max : CTX_DEFAULT;
     out->ram_bytes = o->ram_bytes;

@@ -15,13 +15,10 @@ static int32_t *route_at(const struct sluice_session *s, int layer, uint64_t pos
     return s->routes + row * (uint64_t)c->top_k;
 }
 
-static void note(void *ctx, enum sl_point point, int layer, uint64_t position, int n_tokens,
-                 const void *data)
+void sl_engine_note_routes(struct sluice_session *s, int layer, uint64_t position, int n_tokens,
+                           const struct sl_route *r)
 {
-    struct sluice_session *s = ctx;
-    const struct sl_route *r = data;
     int top_k = s->p->pack->cfg.top_k;
-    if (point != SL_POINT_ROUTE) return;
     for (int t = 0; t < n_tokens; t++) {
         int32_t *out = route_at(s, layer, position + (uint64_t)t);
         for (int i = 0; i < top_k; i++) out[i] = r[t].ids[i];
@@ -46,8 +43,7 @@ static int start_noting(struct sluice_session *s, struct sl_err *err)
         !(s->routes = calloc(n, sizeof *s->routes)))
         return sl_fail(err, SL_E_NOMEM, NULL, "routes", "no memory for %llu positions",
                        (unsigned long long)s->plan.info.ctx);
-    const struct sl_observer o = {.see = note, .ctx = s};
-    sl_graph_observe(s->graph, &o);
+    sl_engine_observe(s);
     return 0;
 }
 

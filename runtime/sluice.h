@@ -41,7 +41,11 @@ typedef struct {
     uint64_t chunk;     /* prefill chunk in tokens; 0: as memory allows, at most 512 */
     /* Rows of logits that one step of sluice_feed_logits computes, at most the chunk; 0: 16. */
     uint64_t logit_rows;
-    const char *io; /* "auto", "pread" */
+    /* How experts are read: "auto" (io_uring where it is to be had), "uring", "pread", "mmap". */
+    const char *io;
+    const char *evict; /* which expert leaves the memory first: "lrfu", "lru" */
+    /* Route trace to write, as sluice_trace() does; used by sluice_session_open. */
+    const char *trace;
     /* Further folders to look for expert banks in; used by sluice_pack_open. */
     const char *const *bank_dirs;
     int n_bank_dirs;
@@ -81,6 +85,8 @@ typedef struct {
     uint64_t trunk_bytes_read;  /* from the drive: once at open, and what streamed since */
     uint64_t expert_bytes_used; /* of records, read or found in memory (those at the mean size) */
     int direct_io;
+    const char *io, *evict; /* in use; static */
+    char io_note[96];       /* why "auto" did not take io_uring, else empty */
     int threads;
     const char *isa;
 } sluice_stats;
@@ -142,6 +148,10 @@ int sluice_state_load(sluice_session *s, const char *path, sluice_error *err);
  * positions, so that they differ by arithmetic alone. The leader is empty now, feeds first, and stays
  * open; leader NULL: own routes again. Takes ctx * layers * top_k * 4 bytes beside the plan. */
 int sluice_follow_routes(sluice_session *s, sluice_session *leader, sluice_error *err);
+
+/* Writes the routes of all tokens fed from now on to a trace file; NULL ends it, and only then is the
+ * file there. Closing the session instead drops it. */
+int sluice_trace(sluice_session *s, const char *path, sluice_error *err);
 
 void sluice_get_stats(const sluice_session *s, sluice_stats *out);
 void sluice_interrupt(

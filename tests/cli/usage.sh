@@ -31,8 +31,8 @@ refused not_a_size 2 "^sluice run: --ram: '8X' is not a size" run x -p a --ram 8
 refused argument_too_many 2 "^sluice run: unexpected argument 'y'" run x y -p a
 refused device_of_another_build 2 "--device: 'cuda' is not available in this build" \
     run x -p a --device cuda
-refused io_of_another_build 2 "--io: 'uring' is not available in this build" \
-    run x -p a --io=uring
+refused io_of_another_build 2 "--io: 'tape' is not available in this build" \
+    run x -p a --io=tape
 refused control_bytes_do_not_reach_the_terminal 2 "unexpected argument '.\[31m" \
     run x "$(printf '\033[31m')"
 check they_are_replaced "an escape byte is in the message" \

@@ -309,7 +309,8 @@ static void test_refused_options(void **state)
         const char *says;
     } bad[] = {
         {{.device = "cuda"}, "--device: 'cuda' is not available in this build"},
-        {{.io = "mmap"}, "--io: 'mmap' is not available in this build"},
+        {{.io = "tape"}, "--io: 'tape' is not available in this build"},
+        {{.evict = "fifo"}, "--evict: 'fifo' is not available in this build"},
         {{.threads = -1}, "--threads: -1"},
         {{.threads = 5000}, "--threads: 5000"},
         {{.ctx = 1048577}, "--ctx: 1048577 is more than the model's 1048576"},
