@@ -135,8 +135,13 @@ static bool tmp_name(char *buf, const char *path)
 int sl_tmp_open(int *fd, const char *path, bool keep_existing, struct sl_err *err)
 {
     char tmp[SL_PATH_MAX];
+    struct stat st;
     *fd = -1;
     if (!tmp_name(tmp, path)) return sl_fail_errno(err, SL_E_IO, ENAMETOOLONG, path, "create");
+    /* rename() would put a plain file in the place of /dev/null, for every program from then on. */
+    if (!stat(path, &st) && !S_ISREG(st.st_mode))
+        return sl_fail(err, SL_E_IO, path, "create", "%s: only a regular file is replaced",
+                       S_ISDIR(st.st_mode) ? "is a folder" : "is a device or a pipe");
     /* NOFOLLOW: a link planted under the temporary name must not send our bytes elsewhere. */
     int flags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | (keep_existing ? 0 : O_TRUNC);
     *fd = open(tmp, flags, 0666);

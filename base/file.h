@@ -35,8 +35,9 @@ int sl_read_file(char **out, size_t *len, const char *path, uint64_t max_bytes, 
 /* Temporary name, write, fsync, rename, fsync of the folder. Nothing is left behind on failure. */
 int sl_write_file(const char *path, const void *data, size_t len, struct sl_err *err);
 
-/* Steps of the same for writers of large files: tmp is "PATH.tmp". publish = fsync, close, rename,
- * folder sync; on failure the temporary is removed. */
+/* Steps of the same for writers of large files: tmp is "PATH.tmp". A PATH that is there and is no
+ * regular file (a folder, a device) is refused by open, before any work. publish = fsync, close,
+ * rename, folder sync; on failure the temporary is removed. */
 int sl_tmp_open(int *fd, const char *path, bool keep_existing, struct sl_err *err);
 int sl_tmp_publish(int fd, const char *path, struct sl_err *err);
 void sl_tmp_discard(int fd, const char *path);

@@ -142,8 +142,10 @@ static void a_failed_rename_leaves_nothing(void **state)
 {
     (void)state;
     struct sl_err e = {0};
-    assert_int_equal(mkdir(at("taken"), 0777), 0);
-    assert_int_equal(sl_write_file(at("taken"), "x", 1, &e), SL_E_IO);
+    int fd;
+    assert_int_equal(sl_tmp_open(&fd, at("taken"), false, &e), 0);
+    assert_int_equal(mkdir(at("taken"), 0777), 0); /* by somebody else, meanwhile */
+    assert_int_equal(sl_tmp_publish(fd, at("taken"), &e), SL_E_IO);
     assert_non_null(strstr(e.text, "taken: rename: "));
     assert_int_equal(entries(root), 1);
     assert_int_equal(sl_write_file(at("gone/x"), "x", 1, &e), SL_E_IO);
@@ -302,6 +304,30 @@ static void free_space_of_things_to_come(void **state)
     assert_int_equal(sl_free_space(at("f/x"), &bytes, &e), 0);
 }
 
+static void only_regular_files_are_replaced(void **state)
+{
+    (void)state;
+    struct sl_err e = {0};
+    int fd;
+    assert_int_equal(mkdir(at("folder"), 0777), 0);
+    assert_int_equal(sl_tmp_open(&fd, at("folder"), false, &e), SL_E_IO);
+    assert_non_null(strstr(e.text, "is a folder"));
+    assert_int_equal(mkfifo(at("pipe"), 0666), 0);
+    assert_int_equal(sl_write_file(at("pipe"), "x", 1, &e), SL_E_IO);
+    assert_non_null(strstr(e.text, "is a device or a pipe"));
+    /* through a link too: what it leads to is what the user meant */
+    assert_int_equal(symlink("/dev/null", at("null")), 0);
+    assert_int_equal(sl_write_file(at("null"), "x", 1, &e), SL_E_IO);
+    assert_int_equal(access(at("folder.tmp"), F_OK), -1);
+    assert_int_equal(access(at("pipe.tmp"), F_OK), -1);
+    assert_int_equal(access(at("null.tmp"), F_OK), -1);
+    struct stat st;
+    assert_int_equal(lstat(at("pipe"), &st), 0);
+    assert_true(S_ISFIFO(st.st_mode));
+    assert_int_equal(sl_write_file(at("plain"), "x", 1, &e), 0);
+    assert_int_equal(sl_write_file(at("plain"), "y", 1, &e), 0); /* the control */
+}
+
 int main(void)
 {
 #define IN_ROOT(f) cmocka_unit_test_setup_teardown(f, make_root, drop_root)
@@ -315,6 +341,7 @@ int main(void)
         IN_ROOT(short_reads_say_what_was_there),
         IN_ROOT(whole_reads_are_bounded),
         cmocka_unit_test(pipes_are_read_to_the_end),
+        IN_ROOT(only_regular_files_are_replaced),
         IN_ROOT(folders),
         IN_ROOT(free_space_of_things_to_come),
     };
