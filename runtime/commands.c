@@ -2,6 +2,7 @@
 #include "runtime/commands.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -34,6 +35,15 @@ static void on_signal(int sig)
 {
     if (sl_interrupted()) _exit(128 + sig); /* asked twice: the first was not heard */
     sl_interrupt();
+}
+
+void sl_cmd_hold_standard_files(void)
+{
+    /* Opened the wrong way round, so that reading 0 or writing 1 still fails as a closed one does. */
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF &&
+            open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) < 0)
+            return;
 }
 
 void sl_cmd_catch_signals(void)

@@ -33,6 +33,10 @@ int sl_cmd_fail(const struct sl_err *err);
 int sl_cmd_write(const void *data, size_t len, struct sl_err *err);
 int sl_cmd_flush(struct sl_err *err);
 
+/* Fills descriptors 0, 1 and 2 where the caller closed them: a pack opened later must not become the
+ * standard input, nor a file being written the standard output. Called by main(), first. */
+void sl_cmd_hold_standard_files(void);
+
 /* SIGINT and SIGTERM ask loops to stop (sl_interrupted()); a second one ends the process at once.
  * SIGPIPE becomes a write error. Called by main(). */
 void sl_cmd_catch_signals(void);

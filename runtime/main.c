@@ -51,6 +51,7 @@ static int finish(int status)
 
 int main(int argc, char **argv)
 {
+    sl_cmd_hold_standard_files();
     sl_cmd_catch_signals();
     if (argc < 2) {
         print_overview(stderr);

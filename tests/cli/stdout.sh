@@ -25,3 +25,12 @@ done
 "$SLUICE" tokenize "$P" hello >&- 2>"$T/err"
 status=$?
 check closed_descriptor "exit $status" [ $status != 0 ]
+# Were descriptor 0 free, the trunk of the pack would be opened there and read as the prompt.
+"$SLUICE" run "$P" -p - -n 1 <&- >"$T/out" 2>"$T/err"
+status=$?
+check closed_input "exit $status: $(head -c 200 "$T/err")" [ $status = 3 ]
+check closed_input_is_told "$(cat "$T/err")" grep -q 'standard input: read' "$T/err"
+"$SLUICE" logits "$P" --ids 1,2 --out "$T/closed.f32" <&- >&- 2>&-
+check all_closed_writes "exit $?" [ $? = 0 ]
+run logits "$P" --ids 1,2 --out "$T/open.f32"
+check all_closed_same_bytes "files differ" cmp -s "$T/closed.f32" "$T/open.f32"
