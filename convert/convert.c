@@ -263,10 +263,23 @@ static int open_input(struct run *r, bool resume)
     return sl_input_open(&r->in, r->src, saved, r->err);
 }
 
+/* A pack of 1.5 TB that no prompt can enter is found out before it is written. */
+static int check_tokenizer(const struct run *r)
+{
+    const struct sl_input *in = r->in;
+    char dir[SL_PATH_MAX];
+    if (!r->o.check_tokenizer) return 0;
+    if (in->source) return r->o.check_tokenizer(in->source->dir, &in->cfg, SL_E_SOURCE, r->err);
+    if (!sl_path_join(dir, in->pack->dir, "tokenizer"))
+        return sl_fail(r->err, SL_E_ARG, in->pack->dir, NULL, "path too long");
+    return r->o.check_tokenizer(dir, &in->cfg, SL_E_PACK, r->err);
+}
+
 static int preflight(struct run *r, bool resume)
 {
     struct sl_space space;
     int rc = open_input(r, resume);
+    if (!rc) rc = check_tokenizer(r);
     if (!rc) rc = sl_plan_open(&r->plan, r->in, r->dst, &r->o, r->err);
     if (!rc && r->o.calib)
         rc = sl_calib_file_open(&r->plan->calib, r->o.calib, &r->in->cfg, r->err);

@@ -17,10 +17,15 @@ struct sl_convert_opts {
     enum sl_fmt experts;          /* SL_FMT_M4 (default), MXFP4, or a trellis format (lossy) */
     enum sl_fmt trunk;            /* SL_FMT_BF16, T8, T6 or T4 */
     int jobs;                     /* 0: one per core */
-    const char *calib; /* statistics file for trellis formats, NULL: none */
+    const char *calib;            /* statistics file for trellis formats, NULL: none */
     const char *const *bank_dirs; /* NULL/0: DST/experts */
     int n_bank_dirs;
     bool dry_run, free_source, drop_vision;
+    /* Says whether the tokenizer files in dir suit the model; called before anything is written. Code:
+     * what an unusable one is, SL_E_SOURCE or SL_E_PACK. NULL: not checked, carried as they are. (The
+     * tokenizer belongs to the runtime, which this folder does not know.) */
+    int (*check_tokenizer)(const char *dir, const struct sl_config *cfg, int code,
+                           struct sl_err *err);
     uint64_t task_bytes; /* how finely work is cut; 0: 16 MiB. No byte depends on it (tests) */
 };
 

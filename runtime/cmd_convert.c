@@ -10,6 +10,7 @@
 #include "runtime/args.h"
 #include "runtime/commands.h"
 #include "runtime/report.h"
+#include "runtime/tokenizer.h"
 
 static uint64_t peak_bytes(void)
 {
@@ -90,6 +91,15 @@ static int print_json(const char *src, const char *dst, const struct sl_convert_
     return sl_report_print(j, err);
 }
 
+static int check_tokenizer(const char *dir, const struct sl_config *cfg, int code,
+                           struct sl_err *err)
+{
+    struct sl_tokenizer *t = NULL;
+    int rc = sl_tokenizer_open(&t, dir, cfg->vocab_size, code, err);
+    sl_tokenizer_close(t);
+    return rc;
+}
+
 int sl_cmd_convert(int argc, char **argv)
 {
     static const char *const expert_formats[] = {"m4", "mxfp4", "w36", "p36", "w26", "w16", NULL};
@@ -99,7 +109,7 @@ int sl_cmd_convert(int argc, char **argv)
     int64_t jobs = 0;
     struct sl_arg_list bank_dirs = {.n = 0};
     bool json = false;
-    struct sl_convert_opts o = {.jobs = 0};
+    struct sl_convert_opts o = {.check_tokenizer = check_tokenizer};
     const char *pos[SL_ARG_POS_MAX];
     const struct sl_arg_opt opts[] = {
         {.name = "--experts",
@@ -107,8 +117,9 @@ int sl_cmd_convert(int argc, char **argv)
          .out = &experts,
          .group = "Formats",
          .metavar = "FMT",
-         .help = "routed experts: m4 (4.125 bits a weight, lossless), mxfp4 (4.25, as released), w36 "
-                 "(3.125), p36 (3.125, readable at 2.125), w26 (2.125), w16 (1.125)",
+         .help =
+             "routed experts: m4 (4.125 bits a weight, lossless), mxfp4 (4.25, as released), w36 "
+             "(3.125), p36 (3.125, readable at 2.125), w26 (2.125), w16 (1.125)",
          .def = "m4",
          .choices = expert_formats},
         {.name = "--trunk",

@@ -45,6 +45,22 @@ refused no_source 3 'nowhere' convert "$T/nowhere" "$T/no.pack"
 refused one_argument 2 'missing DST' convert "$TINY"
 mkdir "$T/other" && cp "$TINY"/*.json "$T/other" && sed -i 's/kimi_k3/llama/' "$T/other/config.json"
 refused other_model 3 'config.json: .*llama' convert "$T/other" "$T/no.pack"
+mkdir "$T/tok"
+tok_case() {
+    rm -rf "$T/tok" && mkdir "$T/tok"
+    cp "$TINY"/*.json "$TINY"/tiktoken.model "$TINY"/*.safetensors "$T/tok"
+    chmod -R u+w "$T/tok"
+}
+tok_case && run convert "$T/tok" "$T/no.pack" --dry-run
+check tokenizer_control "exit status $status: $(cat "$T/err")" [ "$status" = 0 ]
+tok_case && : >"$T/tok/tiktoken.model"
+refused tokenizer_empty 3 'tiktoken.model: 0 tokens' convert "$T/tok" "$T/no.pack"
+tok_case && echo 'no base64 here' >"$T/tok/tiktoken.model"
+refused tokenizer_garbage 3 'tiktoken.model: line 1' convert "$T/tok" "$T/no.pack" --dry-run
+tok_case && rm "$T/tok/tiktoken.model"
+refused tokenizer_missing 3 'tiktoken.model: open' convert "$T/tok" "$T/no.pack"
+tok_case && echo '{' >"$T/tok/tokenizer_config.json"
+refused tokenizer_config_garbage 3 'tokenizer_config.json: not JSON' convert "$T/tok" "$T/no.pack"
 check refusals_leave_nothing "$(ls -A "$T/no.pack" 2>/dev/null)" [ ! -e "$T/no.pack" ]
 refused lossy_pack_as_source 3 'lossy' convert "$T/mxfp4t8.pack" "$T/no.pack"
 run convert "$T/m4bf16.pack" "$T/from-pack.pack" --experts mxfp4 --trunk t8
