@@ -7,23 +7,40 @@
 #define GIGA 1e9
 
 /* 10^9 weights a second of one core where the board does not say: what this build's kernels reach on a
- * server core with AVX2 (`sluice probe --threads 1`, four runs: decode 10.8 to 13.4 for bf16, t8, mxfp4
- * and m4, 3.0 to 3.4 for w26; prefill 24 to 28 for all of them), and half of it where vectors are half
- * as wide. Wider vectors than AVX2 are not credited: nobody measured them for this table. */
-#define CORE_DECODE    11.0
-#define CORE_PREFILL   25.0
-#define TRELLIS_DECODE 3.0
+ * server core with AVX2 (`sluice probe --threads 1`, median of three runs), and half of it where vectors
+ * are half as wide. Wider vectors than AVX2 are not credited: nobody measured them for this table. In
+ * prefill all formats reach about the same. */
+#define CORE_PREFILL 25.0
+static double core_decode(int fmt)
+{
+    switch (fmt) {
+    case SL_FMT_F32:
+        return 5; /* the bus: four bytes a weight */
+    case SL_FMT_T6:
+        return 6;
+    case SL_FMT_T4:
+        return 7.7;
+    case SL_FMT_W16:
+    case SL_FMT_W26:
+    case SL_FMT_W36:
+    case SL_FMT_P36:
+        return 3; /* w26; the others were not measured */
+    default:
+        return 11; /* bf16, t8; mxfp4 and m4 a little more */
+    }
+}
 
 /* Next-token reuse of experts at full size, a public figure (29.5 %, from K3 itself). */
 #define PUBLIC_REUSE 0.295
 
-/* LRU hit rate in decode by share of records that have a slot: the routes of k3-mini's first 4,096
- * validation tokens (512 at a time), replayed in the order of decode through one pool of slots, the
- * first 200 tokens not counted. A small model's skew, not K3's: an upper figure. */
+/* Hit rate in decode of the default eviction policy by share of records that have a slot: the routes of
+ * k3-mini's first 4,096 validation tokens (512 at a time), replayed in the order of decode. A small
+ * model's skew, not K3's: an upper figure. */
 static const struct {
     double share, hits;
-} skew[] = {{0, 0},       {0.0625, 0.149}, {0.125, 0.233}, {0.25, 0.385},  {0.375, 0.538},
-            {0.5, 0.670}, {0.625, 0.790},  {0.75, 0.890},  {0.875, 0.963}, {1, 1}};
+} skew[] = {{0, 0},         {0.018, 0.032}, {0.03125, 0.078}, {0.0625, 0.156},
+            {0.125, 0.270}, {0.25, 0.445},  {0.375, 0.587},   {0.5, 0.708},
+            {0.625, 0.813}, {0.75, 0.901},  {0.875, 0.967},   {1, 1}};
 enum { N_SKEW = sizeof skew / sizeof skew[0] };
 
 static double skew_hits(double share)
@@ -40,11 +57,10 @@ void sl_cost_hits(const struct sl_pack_work *w, uint64_t n_slots, double *low, d
 {
     *low = *high = 1;
     if (n_slots >= w->expert_records) return;
-    *low = *high = 0;
-    if (n_slots < (uint64_t)w->n_moe * (uint64_t)w->top_k) return;
     double share = (double)n_slots / (double)w->expert_records;
     double best = skew_hits(share);
-    if (best < PUBLIC_REUSE) best = PUBLIC_REUSE;
+    if (n_slots >= (uint64_t)w->n_moe * (uint64_t)w->top_k && best < PUBLIC_REUSE)
+        best = PUBLIC_REUSE;
     *low = share;
     *high = best > share ? best : share;
 }
@@ -61,26 +77,21 @@ static bool half_width(const struct sl_board *b)
     return strncmp(b->cpu.isa, "neon", 4) == 0;
 }
 
-static bool is_trellis(int fmt)
-{
-    return fmt == SL_FMT_W36 || fmt == SL_FMT_P36 || fmt == SL_FMT_W26 || fmt == SL_FMT_W16;
-}
-
 static void make_rates(const struct sl_cost_in *in, struct rates *r)
 {
     const struct sl_board *b = in->board;
     double share =
         in->threads && in->threads < b->cpu.cores ? (double)in->threads / b->cpu.cores : 1;
-    double decode = CORE_DECODE * b->cpu.cores / (half_width(b) ? 2 : 1);
-    double prefill = CORE_PREFILL * b->cpu.cores / (half_width(b) ? 2 : 1);
+    const double cores = b->cpu.cores * (half_width(b) ? 0.5 : 1);
+    double decode = 0;
+    double prefill = CORE_PREFILL * cores;
     for (int i = 0; i < b->cpu.n_muls; i++) { /* a format that is not listed: the slowest listed */
         const struct sl_board_mul *m = &b->cpu.mul[i];
         if (!i || m->decode < decode) decode = m->decode;
         if (!i || m->prefill < prefill) prefill = m->prefill;
     }
     for (int f = 0; f < SL_WORK_FMTS; f++) {
-        bool slow = !b->cpu.n_muls && is_trellis(f);
-        r->decode[f] = (slow ? decode * TRELLIS_DECODE / CORE_DECODE : decode) * share * GIGA;
+        r->decode[f] = (b->cpu.n_muls ? decode : core_decode(f) * cores) * share * GIGA;
         r->prefill[f] = prefill * share * GIGA;
     }
     for (int i = 0; i < b->cpu.n_muls; i++) {
@@ -258,7 +269,7 @@ void sl_cost_assumptions(const struct sl_cost_in *in, char *out, size_t size)
 {
     const struct sl_board *b = in->board;
     const double width = half_width(b) ? 0.5 : 1;
-    char rate[240] = "";
+    char rate[320] = "";
     char drives[120] = "";
     if (!b->cpu.n_muls)
         snprintf(

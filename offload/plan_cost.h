@@ -30,9 +30,8 @@ struct sl_cost_in {
 
 /* Share of a token's experts found in memory, look-ahead off.
  *   low    uniform choice: slots / records
- *   high   the largest of low, the public figure for reuse from one token to the next, and the LRU
- *          hit rate measured on k3-mini at that share of slots
- * Below one token's records a demand-only cache finds nothing: both are 0. */
+ *   high   the largest of low, the hit rate measured on k3-mini at that share of slots, and, where one
+ *          token's records fit, the public figure for reuse from one token to the next */
 void sl_cost_hits(const struct sl_pack_work *w, uint64_t n_slots, double *low, double *high);
 
 struct sl_token_cost {

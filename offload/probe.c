@@ -87,8 +87,8 @@ void sl_probe_gpu(struct sl_board *b)
 }
 
 /* Formats whose products are timed: the plain ones, and those that packs have most. */
-static const enum sl_fmt product_fmts[] = {SL_FMT_F32,   SL_FMT_BF16, SL_FMT_T8,
-                                           SL_FMT_MXFP4, SL_FMT_M4,   SL_FMT_W26};
+static const enum sl_fmt product_fmts[] = {SL_FMT_F32, SL_FMT_BF16,  SL_FMT_T8, SL_FMT_T6,
+                                           SL_FMT_T4,  SL_FMT_MXFP4, SL_FMT_M4, SL_FMT_W26};
 enum { N_PRODUCTS = sizeof product_fmts / sizeof product_fmts[0] };
 
 int sl_probe_board(const struct sl_probe_opts *o, struct sl_board *b,

@@ -141,10 +141,12 @@ static void fill_planes(const struct sl_mat *w, uint8_t *base, const struct sl_p
         for (uint64_t i = 1; i < pl->codes; i += 2) codes[i] = (uint8_t)(0x3c | (codes[i] & 0x80));
     if (w->fmt == SL_FMT_F32)
         for (uint64_t i = 3; i < pl->codes; i += 4) codes[i] = (uint8_t)(0x3c | (codes[i] & 0x80));
+    /* Trunk formats: f16 scales behind the codes of a row, one a block of 32. */
     uint64_t row = sl_fmt_row_bytes(w->fmt, COLS);
-    if (w->fmt == SL_FMT_T8) /* f16 scales behind the codes of a row */
-        for (uint64_t r = 0; r < (uint64_t)w->rows; r++)
-            for (uint64_t i = COLS; i < row; i++) codes[r * row + i] = (uint8_t)(i % 2 ? 0x10 : i);
+    bool blocks = w->fmt == SL_FMT_T8 || w->fmt == SL_FMT_T6 || w->fmt == SL_FMT_T4;
+    for (uint64_t r = 0; r < (uint64_t)w->rows && blocks; r++)
+        for (uint64_t i = row - COLS / 32 * 2; i < row; i++)
+            codes[r * row + i] = (uint8_t)(i % 2 ? 0x10 : i);
     memset(base + pl->codes,
            w->fmt == SL_FMT_M4      ? 0x21
            : w->fmt == SL_FMT_MXFP4 ? 117

@@ -26,11 +26,11 @@ figure for the GPU path would be invented.
 
 How to read a plan:
 
-- *found in memory* is a range. Below: every expert equally likely, so the share of records that have a
-  slot. Above: the largest of that share, the public figure for reuse from one token to the next
-  (29.5 %), and the LRU hit rate of k3-mini's routes at that share (replayed: 15 % at 1/16, 23 % at
-  1/8, 39 % at 1/4, 67 % at 1/2). Below one token's 1,472 records it is 0: a cache that serves demand
-  alone has dropped a record before its layer comes round again.
+- *found in memory* is a range, look-ahead off. Below: every expert equally likely, so the share of
+  records that have a slot. Above: the largest of that share, the hit rate of k3-mini's routes at that
+  share (replayed with the default policy: 16 % at 1/16, 27 % at 1/8, 45 % at 1/4, 71 % at 1/2), and,
+  where one token's 1,472 records have slots, the public figure for reuse from one token to the next
+  (29.5 %).
 - *bound by* is the ceiling that is highest alone. The stages add up as the engine runs them, so a token
   takes longer than any one ceiling.
 - A refusal is what `run` would say, with every term.

@@ -134,11 +134,16 @@ static void hit_range(void **state)
     struct sl_pack_work *w = work_of(p);
     double low;
     double high;
-    sl_cost_hits(w, 92 * 16 - 1, &low, &high); /* less than one token needs */
+    sl_cost_hits(w, 0, &low, &high);
     assert_true(low == 0 && high == 0);
+    sl_cost_hits(w, 92 * 16 - 1, &low,
+                 &high); /* the public figure needs a token's records in slots */
+    double before = high;
+    sl_cost_hits(w, 92 * 16, &low, &high);
+    assert_true(before < 0.1 && high == 0.295);
     double last_low = 0;
     double last_high = 0;
-    for (uint64_t n = 92 * 16; n <= w->expert_records; n += 997) {
+    for (uint64_t n = 17; n <= w->expert_records; n += 997) {
         sl_cost_hits(w, n, &low, &high);
         assert_true(low >= last_low && high >= last_high && low <= high && high <= 1);
         assert_true(low == (double)n / (double)w->expert_records);
