@@ -91,7 +91,7 @@ SL_INLINE void w_store16(float *out, uint8x16_t v, float scale)
 }
 
 /* Blocks [b0, b0 + n) of a row to f32. */
-static void w_decode(const struct sl_w_row *r, int b0, int n, float *out)
+static inline void w_decode(const struct sl_w_row *r, int b0, int n, float *out)
 {
     const uint8x16x4_t t = vld1q_u8_x4(r->table);
     const uint8x16x4_t u = r->plain ? vld1q_u8_x4(r->table + 64) : t;

@@ -124,7 +124,7 @@ SL_INLINE void w_blocks(const struct sl_w_row *r, int b0, int n, int bits, int p
 }
 
 /* Blocks [b0, b0 + n) of a row to f32. */
-static void w_decode(const struct sl_w_row *r, int b0, int n, float *out)
+static inline void w_decode(const struct sl_w_row *r, int b0, int n, float *out)
 {
     if (r->bits == 1)
         w_blocks(r, b0, n, 1, 0, out);

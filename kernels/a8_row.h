@@ -1,0 +1,84 @@
+/* One row of a packed matrix for the integer products: where its codes lie, and the scale of each
+ * block. Shared by the reference and the ISA variants of act.h. */
+#ifndef SL_KERNELS_A8_ROW_H
+#define SL_KERNELS_A8_ROW_H
+
+#include "kernels/act.h"
+#include "kernels/block_m4.h"
+#include "kernels/block_t4.h"
+#include "kernels/block_t6.h"
+#include "kernels/decode_w.h"
+
+/* Twice the e2m1 values. */
+static const int8_t sl_a8_e2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+struct sl_a8_row {
+    enum sl_fmt fmt;
+    const uint8_t *codes, *high, *scales;
+    uint8_t e;         /* m4 */
+    struct sl_w_row w; /* trellis formats */
+    float row;         /* factor of the whole sum; 1 but for trellis formats */
+};
+
+static inline struct sl_a8_row sl_a8_row_at(const struct sl_mat *w, int r)
+{
+    struct sl_a8_row x = {.fmt = w->fmt, .row = 1.0f};
+    const size_t row = (size_t)r, nb = (size_t)sl_t8_blocks(w->cols);
+    const uint8_t *at = w->codes + row * sl_fmt_row_bytes(w->fmt, (uint64_t)w->cols);
+    switch (w->fmt) {
+    case SL_FMT_T8:
+        x.codes = at;
+        x.scales = at + nb * SL_T_BLOCK;
+        break;
+    case SL_FMT_T6:
+        x.codes = at;
+        x.high = at + nb * SL_T6_LOW;
+        x.scales = x.high + nb * SL_T6_HIGH;
+        break;
+    case SL_FMT_T4:
+        x.codes = at;
+        x.scales = at + nb * SL_T4_CODES;
+        break;
+    case SL_FMT_MXFP4:
+        x.codes = w->codes + row * nb * 16;
+        x.scales = w->scales + row * nb;
+        break;
+    case SL_FMT_M4:
+        x.codes = w->codes + row * nb * 16;
+        x.scales = w->scales + row * ((nb + 1) / 2);
+        x.e = w->row_scales[r];
+        break;
+    default:
+        x.w = sl_w_row_at(w, r);
+        x.row = x.w.row;
+        break;
+    }
+    return x;
+}
+
+static inline float sl_a8_scale(const struct sl_a8_row *r, int b)
+{
+    switch (r->fmt) {
+    case SL_FMT_T8:
+    case SL_FMT_T6:
+    case SL_FMT_T4: {
+        const uint8_t *p = r->scales + (size_t)b * 2;
+        return sl_f16_to_f32((uint16_t)(p[0] | p[1] << 8));
+    }
+    case SL_FMT_MXFP4:
+        return 0.5f * sl_e8m0(r->scales[b]);
+    case SL_FMT_M4:
+        return 0.5f * sl_e8m0(sl_m4_scale(r->scales, r->e, b));
+    default:
+        return (float)sl_w_scale(sl_w_nibble(r->w.scales, b));
+    }
+}
+
+static inline float sl_a8_tree(const float *lane)
+{
+    float a = lane[0] + lane[4], b = lane[1] + lane[5], c = lane[2] + lane[6],
+          d = lane[3] + lane[7];
+    return (a + c) + (b + d);
+}
+
+#endif

@@ -1,0 +1,159 @@
+/* int8 activations: packing, and the reference of the integer products (act.h). */
+#include "kernels/act.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+#include "kernels/a8_row.h"
+#include "kernels/kernels.h"
+
+enum { B = 32 };
+
+enum sl_act_order sl_act_order_of(enum sl_fmt fmt)
+{
+    switch (fmt) {
+    case SL_FMT_T8:
+    case SL_FMT_T6:
+    case SL_FMT_T4:
+        return SL_ACT_NATURAL;
+    case SL_FMT_MXFP4:
+    case SL_FMT_M4:
+        return SL_ACT_PAIRS;
+    case SL_FMT_W26:
+    case SL_FMT_W36:
+    case SL_FMT_P36:
+        return SL_ACT_ROT4;
+    case SL_FMT_W16:
+        return SL_ACT_ROT8;
+    default:
+        return SL_ACT_NONE;
+    }
+}
+
+/* Column of a block that is stored at place i. */
+static int column_at(enum sl_act_order order, int i)
+{
+    switch (order) {
+    case SL_ACT_PAIRS:
+        return i < 16 ? 2 * i : 2 * (i - 16) + 1;
+    case SL_ACT_ROT4:
+        return 4 * (i & 7) + (i >> 3);
+    case SL_ACT_ROT8:
+        return 8 * (i & 3) + (i >> 2);
+    default:
+        return i;
+    }
+}
+
+void sl_act_pack(enum sl_act_order order, int planes, const float *x, int cols, int8_t *q,
+                 float *scale)
+{
+    assert(order != SL_ACT_NONE && (planes == 1 || planes == 2) && cols >= 0);
+    const int nb = (cols + B - 1) / B;
+    int column[B];
+    for (int i = 0; i < B; i++) column[i] = column_at(order, i);
+    memset(q, 0, (size_t)planes * (size_t)nb * B);
+    for (int b = 0; b < nb; b++) {
+        const float *from = x + (size_t)b * B;
+        const int n = cols - b * B < B ? cols - b * B : B;
+        int8_t *to = q + (size_t)b * B, *rest = to + (size_t)nb * B;
+        float top = 0.0f;
+        bool finite = true;
+        for (int i = 0; i < n; i++) {
+            finite = finite && isfinite(from[i]);
+            top = fabsf(from[i]) > top ? fabsf(from[i]) : top;
+        }
+        scale[b] = finite ? 0.0f : NAN;
+        if (!finite || top < 0x1p-100f) continue;
+        const float s = top / 127.0f, inv = 127.0f / top;
+        scale[b] = planes == 2 ? s / 254.0f : s;
+        for (int i = 0; i < B; i++) {
+            if (column[i] >= n) continue;
+            const float v = from[column[i]], whole = rintf(v * inv);
+            to[i] = (int8_t)(int)whole; /* at most 127: inv is rounded once */
+            if (planes == 1) continue;
+            float r = rintf((v - whole * s) * (254.0f * inv));
+            r = r > 127.0f ? 127.0f : r < -127.0f ? -127.0f : r;
+            rest[i] = (int8_t)(int)r;
+        }
+    }
+}
+
+/* Integer of column c of block b. */
+static int code_of(const struct sl_a8_row *r, int b, int c)
+{
+    const uint8_t *p = r->codes + (size_t)b * 16;
+    switch (r->fmt) {
+    case SL_FMT_T8:
+        return (int8_t)r->codes[(size_t)b * B + (size_t)c];
+    case SL_FMT_T6:
+        return sl_t6_code(p, r->high + (size_t)b * SL_T6_HIGH, c) - 32;
+    case SL_FMT_T4:
+        return sl_t4_value(p, c);
+    case SL_FMT_MXFP4:
+    case SL_FMT_M4:
+        return sl_a8_e2m1[p[c >> 1] >> (c & 1) * 4 & 15];
+    default:
+        break;
+    }
+    const int unit = 64 / r->w.bits, at = b * B + c;
+    const uint8_t *bytes = r->w.words + (size_t)(at / unit) * 8;
+    uint64_t word = 0;
+    for (int i = 0; i < 8; i++) word |= (uint64_t)bytes[i] << 8 * i;
+    unsigned index = sl_trellis_window(word, at % unit, r->w.bits);
+    if (r->w.plain) index |= (r->w.plain[(size_t)b * 4 + (size_t)(c >> 3)] >> (c & 7) & 1u) << 6;
+    return (int8_t)r->w.table[index];
+}
+
+void sl_mul_a8_c(const struct sl_mat *w, int row0, int row1, const struct sl_act *x, float *y,
+                 size_t ldy)
+{
+    assert(row0 >= 0 && row0 <= row1 && row1 <= w->rows && x->cols == w->cols);
+    assert(x->order != SL_ACT_NONE && x->order == sl_act_order_of(w->fmt));
+    const int nb = (w->cols + B - 1) / B;
+    const size_t plane = (size_t)nb * B;
+    for (int r = row0; r < row1; r++) {
+        const struct sl_a8_row row = sl_a8_row_at(w, r);
+        for (int t = 0; t < x->n_tok; t++) {
+            const int8_t *q = x->q + (size_t)t * (size_t)x->planes * plane;
+            const float *scale = x->scale + (size_t)t * (size_t)nb;
+            float lane[8] = {0};
+            for (int b = 0; b < nb; b++) {
+                int32_t d = 0, rest = 0;
+                for (int i = 0; i < B; i++) {
+                    const size_t at = (size_t)b * B + (size_t)i;
+                    const int code = code_of(&row, b, column_at(x->order, i));
+                    d += code * q[at];
+                    if (x->planes == 2) rest += code * q[plane + at];
+                }
+                if (x->planes == 2) d = 254 * d + rest;
+                const float f = sl_a8_scale(&row, b) * scale[b];
+                lane[b & 7] += (float)d * f;
+            }
+            y[(size_t)t * ldy + (size_t)r] = row.row * sl_a8_tree(lane);
+        }
+    }
+}
+
+/* The variants of kernels/x86 and kernels/arm; declared here because they have no other caller. */
+void sl_mul_a8_avx2(const struct sl_mat *, int, int, const struct sl_act *, float *, size_t);
+void sl_mul_a8_avx512vnni(const struct sl_mat *, int, int, const struct sl_act *, float *, size_t);
+void sl_mul_a8_avx512vbmi(const struct sl_mat *, int, int, const struct sl_act *, float *, size_t);
+void sl_mul_a8_neon(const struct sl_mat *, int, int, const struct sl_act *, float *, size_t);
+void sl_mul_a8_neondot(const struct sl_mat *, int, int, const struct sl_act *, float *, size_t);
+
+sl_mul_a8_fn sl_mul_a8_for(unsigned cpu)
+{
+    sl_mul_a8_fn f = sl_mul_a8_c;
+#if defined(__x86_64__)
+    if (cpu & SL_CPU_AVX2) f = sl_mul_a8_avx2;
+    if (cpu & SL_CPU_AVX512 && cpu & SL_CPU_AVX512VNNI) f = sl_mul_a8_avx512vnni;
+    if (cpu & SL_CPU_AVX512 && cpu & SL_CPU_AVX512VBMI) f = sl_mul_a8_avx512vbmi;
+#elif defined(__aarch64__)
+    if (cpu & SL_CPU_NEON) f = sl_mul_a8_neon;
+    if (cpu & SL_CPU_NEONDOT) f = sl_mul_a8_neondot;
+#else
+    (void)cpu;
+#endif
+    return f;
+}

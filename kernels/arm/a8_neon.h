@@ -1,0 +1,121 @@
+/* Block decoders and dots of the integer product on NEON, with sdot where the machine has it.
+ * Without: |code| <= 128 and |q| <= 127, so that two products sum to at most 32,512 and fit 16 bits. */
+#include <arm_neon.h>
+#include "kernels/act.h"
+#include "kernels/a8_row.h"
+#include "kernels/arm/decode_w_neon.h"
+
+typedef struct {
+    int8x16_t a, b;
+} block;
+typedef struct {
+    int32x4_t a, b;
+} sums;
+typedef struct {
+    uint8x16x4_t half[2];
+} a8_table;
+
+SL_INLINE block a8_T8(const struct sl_a8_row *r, int b)
+{
+    const int8_t *p = (const int8_t *)r->codes + (size_t)b * 32;
+    return (block){vld1q_s8(p), vld1q_s8(p + 16)};
+}
+
+SL_INLINE block a8_T6(const struct sl_a8_row *r, int b)
+{
+    const uint8x16_t c = vld1q_u8(r->codes + (size_t)b * 16), three = vdupq_n_u8(3);
+    const uint8x8_t h = vld1_u8(r->high + (size_t)b * 8);
+    const uint8x16_t h0 = vandq_u8(vcombine_u8(h, vshr_n_u8(h, 2)), three);
+    const uint8x16_t h1 = vandq_u8(vcombine_u8(vshr_n_u8(h, 4), vshr_n_u8(h, 6)), three);
+    const uint8x16_t lo = vorrq_u8(vandq_u8(c, vdupq_n_u8(15)), vshlq_n_u8(h0, 4));
+    const uint8x16_t hi = vorrq_u8(vshrq_n_u8(c, 4), vshlq_n_u8(h1, 4));
+    const int8x16_t middle = vdupq_n_s8(32);
+    return (block){vsubq_s8(vreinterpretq_s8_u8(lo), middle),
+                   vsubq_s8(vreinterpretq_s8_u8(hi), middle)};
+}
+
+SL_INLINE block a8_pick(const int8_t *table, const uint8_t *p)
+{
+    const int8x16_t t = vld1q_s8(table);
+    const uint8x16_t c = vld1q_u8(p);
+    return (block){vqtbl1q_s8(t, vandq_u8(c, vdupq_n_u8(15))), vqtbl1q_s8(t, vshrq_n_u8(c, 4))};
+}
+
+SL_INLINE block a8_T4(const struct sl_a8_row *r, int b)
+{
+    return a8_pick(sl_t4_table, r->codes + (size_t)b * 16);
+}
+
+SL_INLINE block a8_MX(const struct sl_a8_row *r, int b)
+{
+    return a8_pick(sl_a8_e2m1, r->codes + (size_t)b * 16);
+}
+
+SL_INLINE a8_table a8_table_of(const struct sl_a8_row *r, int plain)
+{
+    a8_table t;
+    t.half[0] = vld1q_u8_x4(r->w.table);
+    t.half[1] = plain ? vld1q_u8_x4(r->w.table + 64) : t.half[0];
+    return t;
+}
+
+SL_INLINE block a8_signed(struct w_pair v)
+{
+    return (block){vreinterpretq_s8_u8(v.a), vreinterpretq_s8_u8(v.b)};
+}
+
+SL_INLINE block a8_W2(const struct sl_a8_row *r, const a8_table *t, int b, int plain)
+{
+    const struct w_pair index = w_index2(r->w.words + (size_t)b * 8);
+    struct w_pair v = w_lookup(t->half[0], index);
+    if (plain) {
+        const struct w_pair m = w_plain(r->w.plain + (size_t)b * 4);
+        const struct w_pair f = w_lookup(t->half[1], index);
+        v = (struct w_pair){vbslq_u8(m.a, f.a, v.a), vbslq_u8(m.b, f.b, v.b)};
+    }
+    return a8_signed(v);
+}
+
+SL_INLINE block a8_W1(const struct sl_a8_row *r, const a8_table *t, int b)
+{
+    return a8_signed(w_lookup(t->half[0], w_index1(r->w.words + (size_t)(b >> 1) * 8, b & 1)));
+}
+
+SL_INLINE int32x4_t a8_dot(block v, const int8_t *q)
+{
+    const int8x16_t x = vld1q_s8(q), y = vld1q_s8(q + 16);
+#if defined(__ARM_FEATURE_DOTPROD)
+    return vdotq_s32(vdotq_s32(vdupq_n_s32(0), v.a, x), v.b, y);
+#else
+    int16x8_t p = vmull_s8(vget_low_s8(v.a), vget_low_s8(x));
+    int16x8_t s = vmull_s8(vget_low_s8(v.b), vget_low_s8(y));
+    p = vmlal_s8(p, vget_high_s8(v.a), vget_high_s8(x));
+    s = vmlal_s8(s, vget_high_s8(v.b), vget_high_s8(y));
+    return vpadalq_s16(vpaddlq_s16(p), s);
+#endif
+}
+
+SL_INLINE sums a8_dots(const block *v, const int8_t *q, int n)
+{
+    int32x4_t s[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) s[i] = a8_dot(v[i], q + (size_t)(i < n ? i : n - 1) * 32);
+    return (sums){vpaddq_s32(vpaddq_s32(s[0], s[1]), vpaddq_s32(s[2], s[3])),
+                  vpaddq_s32(vpaddq_s32(s[4], s[5]), vpaddq_s32(s[6], s[7]))};
+}
+
+SL_INLINE sums a8_join(sums whole, sums rest)
+{
+    return (sums){vaddq_s32(vmulq_n_s32(whole.a, 254), rest.a),
+                  vaddq_s32(vmulq_n_s32(whole.b, 254), rest.b)};
+}
+
+SL_INLINE void a8_add(float *lane, sums d, const float *ws, const float *scale)
+{
+    const float32x4_t f = vmulq_f32(vld1q_f32(ws), vld1q_f32(scale));
+    const float32x4_t g = vmulq_f32(vld1q_f32(ws + 4), vld1q_f32(scale + 4));
+    vst1q_f32(lane, vaddq_f32(vld1q_f32(lane), vmulq_f32(vcvtq_f32_s32(d.a), f)));
+    vst1q_f32(lane + 4, vaddq_f32(vld1q_f32(lane + 4), vmulq_f32(vcvtq_f32_s32(d.b), g)));
+}
+
+#include "kernels/body_a8.h"

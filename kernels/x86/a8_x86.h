@@ -1,0 +1,139 @@
+/* Block decoders and dots of the integer product, 256 bits wide: AVX2, and with one operation less each
+ * where VNNI (sums of four products) and VBMI (a table of 64 in one permutation) are there. Wider
+ * registers would not help: eight blocks a step already hide every latency.
+ *
+ * A product of two signed bytes is |code| times q with the sign of code moved over. |code| <= 128 and
+ * |q| <= 127, so that a pair sums to at most 32,512: no saturation. */
+#include <immintrin.h>
+#include "kernels/act.h"
+#include "kernels/x86/decode_w_avx2.h"
+#include "kernels/a8_row.h"
+
+typedef __m256i block;
+typedef __m256i sums;
+
+SL_INLINE __m256i a8_nibbles(const uint8_t *p)
+{
+    const __m256i v = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)p));
+    return _mm256_and_si256(_mm256_srlv_epi64(v, _mm256_setr_epi64x(0, 0, 4, 4)),
+                            _mm256_set1_epi8(15));
+}
+
+SL_INLINE __m256i a8_pick(const int8_t *table, __m256i index)
+{
+    const __m128i t = _mm_loadu_si128((const __m128i *)table);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(t), index);
+}
+
+SL_INLINE block a8_T8(const struct sl_a8_row *r, int b)
+{
+    return _mm256_loadu_si256((const __m256i *)(r->codes + (size_t)b * 32));
+}
+
+SL_INLINE block a8_T6(const struct sl_a8_row *r, int b)
+{
+    long long high;
+    memcpy(&high, r->high + (size_t)b * 8, sizeof high);
+    __m256i h = _mm256_srlv_epi64(_mm256_set1_epi64x(high), _mm256_setr_epi64x(0, 2, 4, 6));
+    h = _mm256_slli_epi16(_mm256_and_si256(h, _mm256_set1_epi8(3)), 4);
+    const __m256i code = _mm256_or_si256(a8_nibbles(r->codes + (size_t)b * 16), h);
+    return _mm256_sub_epi8(code, _mm256_set1_epi8(32));
+}
+
+SL_INLINE block a8_T4(const struct sl_a8_row *r, int b)
+{
+    return a8_pick(sl_t4_table, a8_nibbles(r->codes + (size_t)b * 16));
+}
+
+SL_INLINE block a8_MX(const struct sl_a8_row *r, int b)
+{
+    return a8_pick(sl_a8_e2m1, a8_nibbles(r->codes + (size_t)b * 16));
+}
+
+#if defined(__AVX512VBMI__)
+typedef struct {
+    __m256i part[4];
+} a8_table;
+
+SL_INLINE a8_table a8_table_of(const struct sl_a8_row *r, int plain)
+{
+    a8_table t;
+    for (int i = 0; i < 4; i++)
+        t.part[i] =
+            _mm256_loadu_si256((const __m256i *)(r->w.table + (size_t)(plain ? i : i & 1) * 32));
+    return t;
+}
+
+SL_INLINE block a8_find(const a8_table *t, int part, __m256i index)
+{
+    return _mm256_permutex2var_epi8(t->part[part], index, t->part[part + 1]);
+}
+#else
+typedef struct {
+    struct w_table half[2];
+} a8_table;
+
+SL_INLINE a8_table a8_table_of(const struct sl_a8_row *r, int plain)
+{
+    a8_table t;
+    t.half[0] = w_table_load(r->w.table);
+    t.half[1] = plain ? w_table_load(r->w.table + 64) : t.half[0];
+    return t;
+}
+
+SL_INLINE block a8_find(const a8_table *t, int part, __m256i index)
+{
+    return w_lookup(&t->half[part >> 1], index);
+}
+#endif
+
+SL_INLINE block a8_W2(const struct sl_a8_row *r, const a8_table *t, int b, int plain)
+{
+    const __m256i index = w_index2(r->w.words + (size_t)b * 8);
+    const __m256i v = a8_find(t, 0, index);
+    if (!plain) return v;
+    return _mm256_blendv_epi8(v, a8_find(t, 2, index), w_plain(r->w.plain + (size_t)b * 4));
+}
+
+SL_INLINE block a8_W1(const struct sl_a8_row *r, const a8_table *t, int b)
+{
+    return a8_find(t, 0, w_index1(r->w.words + (size_t)(b >> 1) * 8, b & 1));
+}
+
+SL_INLINE __m256i a8_dot(__m256i v, const int8_t *q)
+{
+    const __m256i x = _mm256_loadu_si256((const __m256i *)q);
+    const __m256i a = _mm256_abs_epi8(v), s = _mm256_sign_epi8(x, v);
+#if defined(__AVX512VNNI__)
+    return _mm256_dpbusd_epi32(_mm256_setzero_si256(), a, s);
+#else
+    return _mm256_madd_epi16(_mm256_maddubs_epi16(a, s), _mm256_set1_epi16(1));
+#endif
+}
+
+SL_INLINE sums a8_dots(const block *v, const int8_t *q, int n)
+{
+    __m256i s[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) s[i] = a8_dot(v[i], q + (size_t)(i < n ? i : n - 1) * 32);
+    const __m256i a =
+        _mm256_hadd_epi32(_mm256_hadd_epi32(s[0], s[1]), _mm256_hadd_epi32(s[2], s[3]));
+    const __m256i b =
+        _mm256_hadd_epi32(_mm256_hadd_epi32(s[4], s[5]), _mm256_hadd_epi32(s[6], s[7]));
+    return _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20),
+                            _mm256_permute2x128_si256(a, b, 0x31));
+}
+
+SL_INLINE sums a8_join(sums whole, sums rest)
+{
+    return _mm256_add_epi32(_mm256_mullo_epi32(whole, _mm256_set1_epi32(254)), rest);
+}
+
+SL_INLINE void a8_add(float *lane, sums d, const float *ws, const float *scale)
+{
+    const __m256 f = _mm256_mul_ps(_mm256_loadu_ps(ws), _mm256_loadu_ps(scale));
+    const __m256 term = _mm256_mul_ps(_mm256_cvtepi32_ps(d), f);
+    _mm256_storeu_ps(lane, _mm256_add_ps(_mm256_loadu_ps(lane), term));
+}
+
+#include "kernels/body_a8.h"

@@ -1,0 +1,311 @@
+/* Integer products: packing against its text, the reference against the decoded weights with the order
+ * of act.h spelled out, every variant against the reference bit by bit. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+#include "kernels/act.h"
+#include "kernels/half.h"
+#include "tests/kernels/kernel_check.h"
+
+static const enum sl_fmt fmts[] = {SL_FMT_T8,  SL_FMT_T6,  SL_FMT_T4,  SL_FMT_MXFP4, SL_FMT_M4,
+                                   SL_FMT_W26, SL_FMT_W36, SL_FMT_P36, SL_FMT_W16};
+enum { N_FMTS = sizeof fmts / sizeof fmts[0] };
+
+struct matrix {
+    struct sl_mat m;
+    uint8_t *bytes;
+};
+
+static uint8_t *next(uint8_t **at, uint64_t bytes)
+{
+    uint8_t *p = *at;
+    *at += bytes;
+    return p;
+}
+
+/* f16 of an ordinary size, either sign. */
+static void put_f16(uint8_t *p)
+{
+    p[0] = (uint8_t)kc_rnd();
+    p[1] = (uint8_t)(0x10 + kc_below(0x20) + (kc_below(2) ? 0x80 : 0));
+}
+
+/* Codes are any bytes, or all ends; scales are ordinary. */
+static struct matrix make(enum sl_fmt fmt, int rows, int cols, bool ends)
+{
+    struct sl_planes p, f;
+    assert_true(sl_fmt_planes(fmt, (uint64_t)rows, (uint64_t)cols, &p));
+    sl_fmt_fine_planes(fmt, (uint64_t)rows, (uint64_t)cols, &f);
+    const size_t n = p.codes + p.scales + p.row_scales + p.table + f.codes + f.table;
+    struct matrix x = {.m = {.fmt = fmt, .rows = rows, .cols = cols}, .bytes = kc_bytes(n)};
+    for (size_t i = 0; i < n; i++) x.bytes[i] = (uint8_t)kc_rnd();
+    uint8_t *at = x.bytes, *codes = next(&at, p.codes), *scales = next(&at, p.scales);
+    uint8_t *row_scales = next(&at, p.row_scales), *table = next(&at, p.table);
+    uint8_t *fine_codes = next(&at, f.codes), *fine_table = next(&at, f.table);
+    const uint64_t row = sl_fmt_row_bytes(fmt, (uint64_t)cols);
+    const size_t nb = ((size_t)cols + 31) / 32;
+    for (uint64_t i = 0; row && i < p.codes; i++)
+        if (ends) codes[i] = fmt == SL_FMT_T8 ? (kc_below(2) ? 127 : 128) : kc_below(2) ? 255 : 0;
+    for (uint64_t r = 0; row && r < (uint64_t)rows; r++)
+        for (size_t b = 0; b < nb; b++) put_f16(codes + r * row + row - 2 * nb + 2 * b);
+    for (uint64_t i = 0; ends && i < p.table; i++) table[i] = kc_below(2) ? 127 : 128;
+    for (uint64_t i = 0; ends && i < f.table; i++) fine_table[i] = kc_below(2) ? 127 : 128;
+    for (uint64_t i = 0; fmt == SL_FMT_MXFP4 && i < p.scales; i++)
+        scales[i] = (uint8_t)(100 + kc_below(40));
+    for (uint64_t i = 0; i < p.row_scales; i += fmt == SL_FMT_M4 ? 1 : 2) {
+        if (fmt == SL_FMT_M4)
+            row_scales[i] = (uint8_t)(100 + kc_below(40));
+        else
+            put_f16(row_scales + i);
+    }
+    x.m.codes = codes;
+    x.m.scales = scales;
+    x.m.row_scales = row_scales;
+    x.m.table = table;
+    if (f.codes && kc_below(2)) {
+        x.m.fine_codes = fine_codes;
+        x.m.fine_table = fine_table;
+    }
+    return x;
+}
+
+/* Column of place i of a block, from the comment of act.h. */
+static int column_of(enum sl_act_order order, int i)
+{
+    for (int c = 0; c < 32; c++) {
+        int at = c;
+        if (order == SL_ACT_PAIRS) at = c / 2 + (c % 2 ? 16 : 0);
+        if (order == SL_ACT_ROT4) at = 8 * (c % 4) + c / 4;
+        if (order == SL_ACT_ROT8) at = 4 * (c % 8) + c / 8;
+        if (at == i) return c;
+    }
+    return -1;
+}
+
+static void packing(void **s)
+{
+    (void)s;
+    for (int order = SL_ACT_NATURAL; order <= SL_ACT_ROT8; order++)
+        for (int planes = 1; planes <= 2; planes++)
+            for (int cols = 1; cols < 140; cols += 1 + kc_below(5)) {
+                const int nb = (cols + 31) / 32;
+                float *x = kc_floats((size_t)cols), *scale = kc_floats((size_t)nb);
+                int8_t *q = (int8_t *)kc_bytes((size_t)(planes * nb * 32));
+                kc_fill(x, (size_t)cols, KC_TAME);
+                for (int c = 0; c < cols; c++) x[c] *= ldexpf(1.0f, kc_below(20) - 10);
+                sl_act_pack((enum sl_act_order)order, planes, x, cols, q, scale);
+                for (int i = 0; i < nb * 32; i++) {
+                    const int c = i / 32 * 32 + column_of((enum sl_act_order)order, i % 32);
+                    const double unit = (double)scale[i / 32];
+                    int v = q[i];
+                    if (planes == 2) v = 254 * v + q[nb * 32 + i];
+                    assert_true(q[i] >= -127 && (planes == 1 || q[nb * 32 + i] >= -127));
+                    if (c >= cols)
+                        assert_int_equal(v, 0);
+                    else
+                        assert_true(fabs(v * unit - (double)x[c]) <= unit * (0.5 + 0.02 * planes));
+                }
+                kc_free(x, "x");
+                kc_free(scale, "scale");
+                kc_free_bytes((uint8_t *)q, "q");
+            }
+    float x[64], scale[2];
+    int8_t q[64];
+    const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (int k = 0; k < 3; k++) {
+        for (int i = 0; i < 64; i++) x[i] = i < 32 ? 0x1p-110f : 1.0f;
+        x[40] = bad[k];
+        sl_act_pack(SL_ACT_NATURAL, 1, x, 64, q, scale);
+        assert_true(scale[0] == 0.0f && isnan(scale[1]));
+        for (int i = 0; i < 64; i++) assert_int_equal(q[i], 0);
+    }
+    assert_int_equal(sl_act_order_of(SL_FMT_BF16), SL_ACT_NONE);
+}
+
+static float tree(const float *lane)
+{
+    volatile float v[8];
+    for (int i = 0; i < 8; i++) v[i] = lane[i];
+    for (int step = 4; step; step /= 2)
+        for (int i = 0; i < step; i++) v[i] = v[i] + v[i + step];
+    return v[0];
+}
+
+/* Scale that the decoder multiplies the integer of column c with, apart from a trellis row's. */
+static double block_scale(const struct sl_mat *w, int r, int b)
+{
+    const size_t nb = ((size_t)w->cols + 31) / 32, row = (size_t)r, k = (size_t)b;
+    const uint64_t bytes = sl_fmt_row_bytes(w->fmt, (uint64_t)w->cols);
+    if (bytes) {
+        const uint8_t *p = w->codes + (row + 1) * bytes - 2 * nb + 2 * k;
+        return (double)sl_f16_to_f32((uint16_t)(p[0] | p[1] << 8));
+    }
+    if (w->fmt == SL_FMT_MXFP4) return ldexp(1, w->scales[row * nb + k] - 128);
+    const unsigned pair = w->scales[row * ((nb + 1) / 2) + k / 2],
+                   n = k % 2 ? pair >> 4 : pair & 15;
+    if (w->fmt == SL_FMT_M4) return ldexp(1, w->row_scales[r] - (int)n - 128);
+    return (4.0 + n % 4) * (1 << n / 4);
+}
+
+static double row_scale(const struct sl_mat *w, int r)
+{
+    if (!sl_fmt_is_trellis(w->fmt)) return 1;
+    const uint8_t *p = w->row_scales + (size_t)r * 2;
+    return (double)sl_f16_to_f32((uint16_t)(p[0] | p[1] << 8));
+}
+
+/* Product from decoded weights: integers are recovered by exact division. */
+static float by_hand(const struct sl_mat *w, int r, const struct sl_act *x, int t)
+{
+    const int nb = (w->cols + 31) / 32;
+    const int8_t *q = x->q + (size_t)t * (size_t)x->planes * (size_t)nb * 32;
+    float lane[8] = {0}, row[700];
+    sl_mat_decode_row(w, r, row);
+    for (int b = 0; b < nb; b++) {
+        long d = 0;
+        const double ws = block_scale(w, r, b);
+        for (int i = 0; i < 32; i++) {
+            const int c = b * 32 + column_of(x->order, i), at = b * 32 + i;
+            if (c >= w->cols) continue;
+            const double code = (double)row[c] / (ws * row_scale(w, r));
+            assert_true(code == rint(code) && fabs(code) <= 128);
+            d += (long)code * (x->planes == 2 ? 254 * q[at] + q[nb * 32 + at] : q[at]);
+        }
+        volatile float f = (float)ws * x->scale[(size_t)t * (size_t)nb + (size_t)b];
+        volatile float term = (float)d * f;
+        lane[b % 8] = lane[b % 8] + term;
+    }
+    return (float)row_scale(w, r) * tree(lane);
+}
+
+/* Masks whose product is not the one of the mask before. */
+static int masks_here(unsigned masks[6])
+{
+    const unsigned cpu = sl_cpu_detect();
+    const unsigned all[] = {0,
+                            SL_CPU_AVX2,
+                            SL_CPU_AVX2 | SL_CPU_AVX512 | SL_CPU_AVX512VNNI,
+                            SL_CPU_AVX2 | SL_CPU_AVX512 | SL_CPU_AVX512VNNI | SL_CPU_AVX512VBMI,
+                            SL_CPU_NEON,
+                            SL_CPU_NEON | SL_CPU_NEONDOT};
+    int n = 0;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if ((cpu & all[i]) == all[i] && (!i || sl_mul_a8_for(all[i]) != sl_mul_a8_c))
+            masks[n++] = all[i];
+    return n;
+}
+
+static void one_case(enum sl_fmt fmt, int rows, int row0, int row1, int cols, int n_tok, int planes,
+                     bool ends)
+{
+    struct matrix w = make(fmt, rows, cols, ends);
+    const enum sl_act_order order = sl_act_order_of(fmt);
+    const size_t nb = ((size_t)cols + 31) / 32, plane = nb * 32, n = (size_t)n_tok;
+    const size_t ldy = (size_t)(rows + kc_below(4)), ny = n * ldy;
+    float *x = kc_floats((size_t)cols), *scale = kc_floats(n * nb);
+    int8_t *q = (int8_t *)kc_bytes(n * (size_t)planes * plane);
+    for (size_t t = 0; t < n; t++) {
+        kc_fill(x, (size_t)cols, KC_TAME);
+        for (int c = 0; c < cols && ends; c++) x[c] = kc_below(2) ? 1.0f : -1.0f;
+        sl_act_pack(order, planes, x, cols, q + t * (size_t)planes * plane, scale + t * nb);
+    }
+    const struct sl_act act = {
+        .order = order, .cols = cols, .n_tok = n_tok, .planes = planes, .q = q, .scale = scale};
+    float *want = kc_floats(ny);
+    for (size_t i = 0; i < ny; i++) want[i] = -12345.0f;
+    for (int r = row0; r < row1; r++)
+        for (int t = 0; t < n_tok; t++)
+            want[(size_t)t * ldy + (size_t)r] = by_hand(&w.m, r, &act, t);
+    unsigned masks[6];
+    for (int i = 0, m = masks_here(masks); i < m; i++) {
+        float *y = kc_floats(ny);
+        for (size_t k = 0; k < ny; k++) y[k] = -12345.0f;
+        sl_mul_a8_for(masks[i])(&w.m, row0, row1, &act, y, ldy);
+        kc_same(want, y, ny, sl_cpu_name(masks[i]), "%s %d x %d rows %d..%d tokens %d planes %d",
+                sl_fmt_name(fmt), rows, cols, row0, row1, n_tok, planes);
+        kc_free(y, "y");
+    }
+    kc_free(want, "want");
+    kc_free(x, "x");
+    kc_free(scale, "scale");
+    kc_free_bytes((uint8_t *)q, "q");
+    kc_free_bytes(w.bytes, "planes");
+}
+
+static void products(void **s)
+{
+    (void)s;
+    for (int f = 0; f < N_FMTS; f++)
+        for (int blocks = 1; blocks <= 20; blocks++)
+            for (int planes = 1; planes <= 2; planes++)
+                for (int ends = 0; ends < 2; ends++) {
+                    const int rows = 1 + kc_below(4);
+                    int cols = blocks * 32;
+                    if (!sl_fmt_is_expert(fmts[f])) cols -= kc_below(32);
+                    one_case(fmts[f], rows, 0, rows, cols, 1 + kc_below(4), planes, ends);
+                }
+}
+
+static void ranges_and_batches(void **s)
+{
+    (void)s;
+    static const int counts[] = {0, 1, 15, 16, 17, 33};
+    for (int f = 0; f < N_FMTS; f++)
+        for (int i = 0; i < 6; i++) {
+            one_case(fmts[f], 6, 1, 1 + kc_below(5), 96 + 32 * kc_below(9), counts[i],
+                     1 + kc_below(2), false);
+        }
+}
+
+/* 15 bits of activation are nearly the exact product; 7 bits cost less than two percent. */
+static void distance(void **s)
+{
+    (void)s;
+    enum { COLS = 640, ROWS = 8 };
+    for (int f = 0; f < N_FMTS; f++) {
+        struct matrix w = make(fmts[f], ROWS, COLS, false);
+        float *x = kc_floats(COLS), exact[ROWS], got[2][ROWS], scale[COLS / 32], row[COLS];
+        static int8_t q[2 * COLS];
+        kc_fill(x, COLS, KC_TAME);
+        kc_rung(0)->mul(&w.m, 0, ROWS, x, COLS, 1, exact, ROWS);
+        double e[2] = {0, 0}, n = 0; /* n: squares of the terms, which do not cancel */
+        for (int r = 0; r < ROWS; r++) {
+            sl_mat_decode_row(&w.m, r, row);
+            for (int c = 0; c < COLS; c++)
+                n += (double)row[c] * (double)x[c] * (double)row[c] * (double)x[c];
+        }
+        for (int planes = 1; planes <= 2; planes++) {
+            struct sl_act act = {.order = sl_act_order_of(fmts[f]),
+                                 .cols = COLS,
+                                 .n_tok = 1,
+                                 .planes = planes,
+                                 .q = q,
+                                 .scale = scale};
+            sl_act_pack(act.order, planes, x, COLS, q, scale);
+            sl_mul_a8_for(sl_cpu_detect())(&w.m, 0, ROWS, &act, got[planes - 1], ROWS);
+            for (int r = 0; r < ROWS; r++) {
+                const double d = (double)got[planes - 1][r] - (double)exact[r];
+                e[planes - 1] += d * d;
+            }
+        }
+        assert_true(n > 0 && sqrt(e[0] / n) < 0.02 && sqrt(e[1] / n) < 0.0002);
+        kc_free(x, "x");
+        kc_free_bytes(w.bytes, "planes");
+    }
+}
+
+int main(int argc, char **argv)
+{
+    kc_start(argc, argv, "test_act");
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(packing),
+        cmocka_unit_test(products),
+        cmocka_unit_test(ranges_and_batches),
+        cmocka_unit_test(distance),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
