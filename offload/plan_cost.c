@@ -274,9 +274,11 @@ void sl_cost_assumptions(const struct sl_cost_in *in, char *out, size_t size)
     if (!b->cpu.n_muls)
         snprintf(
             rate, sizeof rate,
-            "Arithmetic was not measured on this board: %.3g G weights/s a core in decode (%.3g "
-            "for trellis formats) and %.3g in prefill are assumed, %s.",
-            CORE_DECODE * width, TRELLIS_DECODE * width, CORE_PREFILL * width,
+            "Arithmetic was not measured on this board: %.3g G weights/s a core in decode for m4 "
+            "and t8 (%.3g for t6, %.3g for t4, %.3g for trellis formats) and %.3g in prefill are "
+            "assumed, %s.",
+            core_decode(SL_FMT_M4) * width, core_decode(SL_FMT_T6) * width,
+            core_decode(SL_FMT_T4) * width, core_decode(SL_FMT_W26) * width, CORE_PREFILL * width,
             half_width(b) ? "half of what AVX2 reaches on a server core"
                           : "what AVX2 reaches on a server core");
     if (b->n_drives > 1)
