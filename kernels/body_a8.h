@@ -10,6 +10,7 @@
  *   a8_table                       the table of a trellis row, ready for lookups
  *   a8_table a8_table_of(const struct sl_a8_row *, int plain)
  *   block a8_W2(const struct sl_a8_row *, const a8_table *, int b, int plain), a8_W1 without plain
+ *   void a8_scales(const struct sl_a8_row *, int b, float *ws)     sl_a8_scale of blocks b .. b + 7
  *   sums                           eight int32
  *   sums a8_dots(const block *v, const int8_t *q, int n)    v[i] . q[32 min(i, n - 1)], i < 8
  *   sums a8_join(sums whole, sums rest)                     254 * whole + rest
@@ -53,8 +54,9 @@ SL_INLINE void group(const struct sl_a8_row *r, const a8_table *t, enum kind k, 
 #pragma GCC unroll 8
     for (int i = 0; i < GROUP; i++) { /* past the end the last block again, with scale 0 */
         v[i] = one_block(r, t, k, b + (i < n ? i : n - 1));
-        if (i < n) ws[i] = sl_a8_scale(r, b + i);
+        if (n < GROUP && i < n) ws[i] = sl_a8_scale(r, b + i);
     }
+    if (n == GROUP) a8_scales(r, b, ws);
     for (int i = 0; i < nt; i++) {
         const size_t tok = (size_t)(t0 + i);
         const int8_t *q = x->q + tok * (size_t)x->planes * plane + (size_t)b * BLOCK;

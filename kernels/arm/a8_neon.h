@@ -81,6 +81,11 @@ SL_INLINE block a8_W1(const struct sl_a8_row *r, const a8_table *t, int b)
     return a8_signed(w_lookup(t->half[0], w_index1(r->w.words + (size_t)(b >> 1) * 8, b & 1)));
 }
 
+SL_INLINE void a8_scales(const struct sl_a8_row *r, int b, float *ws)
+{
+    for (int i = 0; i < 8; i++) ws[i] = sl_a8_scale(r, b + i);
+}
+
 SL_INLINE int32x4_t a8_dot(block v, const int8_t *q)
 {
     const int8x16_t x = vld1q_s8(q), y = vld1q_s8(q + 16);

@@ -100,6 +100,53 @@ SL_INLINE block a8_W1(const struct sl_a8_row *r, const a8_table *t, int b)
     return a8_find(t, 0, w_index1(r->w.words + (size_t)(b >> 1) * 8, b & 1));
 }
 
+/* Eight nibbles from block b on, a multiple of 8. */
+SL_INLINE __m256i a8_eight_nibbles(const uint8_t *scales, int b)
+{
+    int v;
+    memcpy(&v, scales + (b >> 1), sizeof v);
+    const __m256i n =
+        _mm256_srlv_epi32(_mm256_set1_epi32(v), _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
+    return _mm256_and_si256(n, _mm256_set1_epi32(15));
+}
+
+/* Half of sl_e8m0 in every lane. */
+SL_INLINE __m256 a8_half_e8m0(__m256i s)
+{
+    const __m256i zero = _mm256_cmpeq_epi32(s, _mm256_setzero_si256());
+    const __m256i bits =
+        _mm256_blendv_epi8(_mm256_slli_epi32(s, 23), _mm256_set1_epi32(0x00400000), zero);
+    return _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0.5f));
+}
+
+SL_INLINE void a8_scales(const struct sl_a8_row *r, int b, float *ws)
+{
+    __m256 v;
+    switch (r->fmt) {
+    case SL_FMT_T8:
+    case SL_FMT_T6:
+    case SL_FMT_T4:
+        v = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(r->scales + (size_t)b * 2)));
+        break;
+    case SL_FMT_MXFP4:
+        v = a8_half_e8m0(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(r->scales + b))));
+        break;
+    case SL_FMT_M4: {
+        const __m256i s = _mm256_sub_epi32(_mm256_set1_epi32(r->e), a8_eight_nibbles(r->scales, b));
+        v = a8_half_e8m0(_mm256_and_si256(s, _mm256_set1_epi32(255)));
+        break;
+    }
+    default: {
+        const __m256i n = a8_eight_nibbles(r->w.scales, b);
+        const __m256i m =
+            _mm256_or_si256(_mm256_and_si256(n, _mm256_set1_epi32(3)), _mm256_set1_epi32(4));
+        v = _mm256_cvtepi32_ps(_mm256_sllv_epi32(m, _mm256_srli_epi32(n, 2)));
+        break;
+    }
+    }
+    _mm256_storeu_ps(ws, v);
+}
+
 SL_INLINE __m256i a8_dot(__m256i v, const int8_t *q)
 {
     const __m256i x = _mm256_loadu_si256((const __m256i *)q);

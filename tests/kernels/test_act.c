@@ -55,10 +55,10 @@ static struct matrix make(enum sl_fmt fmt, int rows, int cols, bool ends)
     for (uint64_t i = 0; ends && i < p.table; i++) table[i] = kc_below(2) ? 127 : 128;
     for (uint64_t i = 0; ends && i < f.table; i++) fine_table[i] = kc_below(2) ? 127 : 128;
     for (uint64_t i = 0; fmt == SL_FMT_MXFP4 && i < p.scales; i++)
-        scales[i] = (uint8_t)(100 + kc_below(40));
+        scales[i] = (uint8_t)(ends ? kc_below(4) : 100 + kc_below(40)); /* 2^-127 and its like */
     for (uint64_t i = 0; i < p.row_scales; i += fmt == SL_FMT_M4 ? 1 : 2) {
         if (fmt == SL_FMT_M4)
-            row_scales[i] = (uint8_t)(100 + kc_below(40));
+            row_scales[i] = (uint8_t)(ends ? 15 + kc_below(4) : 100 + kc_below(40));
         else
             put_f16(row_scales + i);
     }
