@@ -19,4 +19,8 @@ int sl_write_range(const struct sl_plan *p, struct sl_plan_file *f, const struct
 int sl_write_bank(const struct sl_plan *p, const struct sl_plan_bank *b, struct sl_jobs *jobs,
                   struct sl_progress *progress, struct sl_err *err);
 
+/* Header and index of a bank with their padding, in one write; entries[n] whole. */
+int sl_write_bank_head(int fd, const char *path, const struct sl_bank_entry *entries, uint32_t n,
+                       uint64_t file_bytes, struct sl_err *err);
+
 #endif

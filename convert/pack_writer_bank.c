@@ -150,26 +150,25 @@ static int write_group(void *ctx, int task, uint8_t *buf, struct sl_err *err)
     return 0;
 }
 
-/* Header and index with their padding, in one write. */
-static int write_head(const struct bank_job *k, struct sl_err *err)
+int sl_write_bank_head(int fd, const char *path, const struct sl_bank_entry *entries, uint32_t n,
+                       uint64_t file_bytes, struct sl_err *err)
 {
-    uint32_t n = (uint32_t)k->p->in->cfg.n_experts;
     uint64_t bytes = sl_bank_first_record(n);
     uint8_t *head = calloc(1, bytes);
-    if (!head) return sl_fail(err, SL_E_NOMEM, k->b->path, NULL, "out of memory");
+    if (!head) return sl_fail(err, SL_E_NOMEM, path, NULL, "out of memory");
     struct sl_bank_header h = {
         .version = SL_BANK_VERSION,
         .n_experts = n,
         .index_offset = SL_PAGE,
         .entry_bytes = sizeof(struct sl_bank_entry),
-        .index_crc32 = sl_crc32(0, k->entries, n * sizeof *k->entries),
-        .file_bytes = k->b->file_bytes,
+        .index_crc32 = sl_crc32(0, entries, n * sizeof *entries),
+        .file_bytes = file_bytes,
     };
     memcpy(h.magic, SL_BANK_MAGIC, sizeof h.magic);
     h.header_crc32 = sl_crc32(0, &h, sizeof h - sizeof h.header_crc32);
     memcpy(head, &h, sizeof h);
-    memcpy(head + SL_PAGE, k->entries, n * sizeof *k->entries);
-    int rc = sl_pwrite_all(k->fd, head, bytes, 0, k->b->path, err);
+    memcpy(head + SL_PAGE, entries, n * sizeof *entries);
+    int rc = sl_pwrite_all(fd, head, bytes, 0, path, err);
     free(head);
     return rc;
 }
@@ -206,7 +205,7 @@ int sl_write_bank(const struct sl_plan *p, const struct sl_plan_bank *b, struct 
         rc = sl_fail_errno(err, SL_E_IO, errno, b->path, "reserve space");
     for (int g = 0; !rc && g < k.ahead && g < k.n_groups; g++) prefetch(&k, g);
     if (!rc) rc = sl_jobs_run(jobs, k.n_groups, write_group, &k, err);
-    if (!rc) rc = write_head(&k, err);
+    if (!rc) rc = sl_write_bank_head(k.fd, b->path, k.entries, (uint32_t)n, b->file_bytes, err);
     if (rc)
         sl_tmp_discard(k.fd, b->path);
     else
