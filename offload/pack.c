@@ -89,6 +89,7 @@ static int read_identity(struct opening *o, struct sl_err *err)
     if (!rc) rc = sl_json_obj(o->root, "source", &source, o->file, SL_E_PACK, err);
     if (!rc) rc = copy_string(o, source, "sha256", &p->source_sha256, err);
     if (!rc) rc = copy_string(o, source, "prefix", &p->source_prefix, err);
+    if (!rc) p->synthetic = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(source, "synthetic"));
     if (!rc)
         rc = sl_json_u64(source, "payload_bytes", EXACT_MAX, &p->source_payload_bytes, o->file,
                          SL_E_PACK, err);

@@ -41,6 +41,7 @@ struct sl_pack {
     char *dir;
     struct sl_config cfg;
     char *source_sha256;
+    bool synthetic;      /* made-up weights (convert/synth.h): figures of speed, none of quality */
     char *source_prefix; /* "language_model." or "" : what export puts back */
     uint64_t source_payload_bytes;
     char *tool_version;

@@ -266,7 +266,8 @@ static void print_pack(const struct sl_pack *p, const struct pack_counts *n)
     uint64_t banks = sl_pack_bank_bytes(p);
     printf("pack        %s\n", p->dir);
     printf("made by     sluice %s\n", p->tool_version);
-    printf("source      %s\n", p->source_sha256);
+    printf("source      %s%s\n", p->source_sha256,
+           p->synthetic ? " (synthetic: the weights are made up)" : "");
     print_model(&p->cfg);
     printf("formats     experts %s, trunk %s\n", sl_fmt_name(p->experts_fmt),
            sl_fmt_name(p->trunk_fmt));
@@ -294,6 +295,7 @@ static int report_pack(const struct sl_pack *p, const struct pack_counts *n, str
     sl_report_str(o, "dir", p->dir);
     sl_report_str(o, "tool_version", p->tool_version);
     sl_report_str(o, "source_sha256", p->source_sha256);
+    sl_report_bool(o, "synthetic", p->synthetic);
     sl_report_str(o, "prefix", p->source_prefix);
     sl_report_str(o, "experts_format", sl_fmt_name(p->experts_fmt));
     sl_report_str(o, "trunk_format", sl_fmt_name(p->trunk_fmt));
