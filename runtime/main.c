@@ -26,6 +26,7 @@ static const struct command commands[] = {
     {"plan", sl_cmd_plan, "what fits, how fast and at what cost, before a download"},
     {"probe", sl_cmd_probe, "measure this machine, write a board file"},
     {"replay", sl_cmd_replay, "hit rate against cache size for a recorded trace"},
+    {"synth", sl_cmd_synth, "make a pack of any shape with made-up weights"},
     {"bench", sl_cmd_bench, "time kernels, prefill and decode on this machine"},
     {NULL, NULL, NULL},
 };
