@@ -142,17 +142,17 @@ static void decode_refusals(void **s)
 static void nan_bytes(void **s)
 {
     (void)s;
-    for (int n = 0; n < 300; n += n < 140 ? 1 : 53) {
-        uint8_t *p = kc_bytes((size_t)n);
+    for (size_t n = 0; n < 300; n += n < 140 ? 1 : 53) {
+        uint8_t *p = kc_bytes(n);
         size_t where = 12345;
-        for (int i = 0; i < n; i++) p[i] = (uint8_t)kc_below(255);
-        assert_false(sl_e8m0_has_nan(p, (size_t)n, &where));
+        for (size_t i = 0; i < n; i++) p[i] = (uint8_t)kc_below(255);
+        assert_false(sl_e8m0_has_nan(p, n, &where));
         assert_int_equal(where, 12345);
-        memset(p, 254, (size_t)n);
-        assert_false(sl_e8m0_has_nan(p, (size_t)n, &where));
-        for (int i = n - 1; i >= 0; i--) { /* from the back: the first one counts */
+        memset(p, 254, n);
+        assert_false(sl_e8m0_has_nan(p, n, &where));
+        for (int i = (int)n - 1; i >= 0; i--) { /* from the back: the first one counts */
             p[i] = 255;
-            assert_true(sl_e8m0_has_nan(p, (size_t)n, &where));
+            assert_true(sl_e8m0_has_nan(p, n, &where));
             assert_int_equal(where, i);
             if (i % 3 == 0) p[i] = 0; /* a 0 above a 255 must not look like a carry */
         }
