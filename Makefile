@@ -36,8 +36,10 @@ all:
 
 # Remade when the script, the compiler or the variant changes; make then starts over with the answers.
 # (A phony config.mk would be remade too, but not read again.)
-CONFIG_KEY := $(CC)|$(VARIANT)|$(SYSROOT)
 ifneq ($(filter-out $(PLAIN_GOALS),$(GOALS)),)
+# Which sources ask for optional libraries belongs to the question: an update may add one.
+CONFIG_KEY := $(CC)|$(VARIANT)|$(SYSROOT)|$(shell grep -lsE '^\#include <(liburing|numa)\.h>' \
+                base/*.c offload/*.c runtime/*.c)
 $(shell mkdir -p $(O); printf '%s\n' '$(CONFIG_KEY)' | cmp -s - $(O)/config.key || \
         printf '%s\n' '$(CONFIG_KEY)' >$(O)/config.key)
 include $(O)/config.mk

@@ -6,7 +6,7 @@
 set -u
 root=$1
 packages="libcjson-dev libcjson1 zlib1g-dev zlib1g libpcre2-dev libpcre2-8-0 libmd-dev libmd0
-          libcmocka-dev libcmocka0"
+          libcmocka-dev libcmocka0 liburing-dev liburing2 libnuma-dev libnuma1"
 give_up() {
     echo "aarch64: $1" >&2
     exit 77
@@ -14,7 +14,7 @@ give_up() {
 
 command -v aarch64-linux-gnu-gcc >/dev/null 2>&1 ||
     give_up "no cross compiler; run: sudo apt-get install -y gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static"
-[ -f "$root/.complete" ] && exit 0
+[ "$(cat "$root/.complete" 2>/dev/null)" = "$packages" ] && exit 0
 command -v apt-get >/dev/null 2>&1 && command -v dpkg >/dev/null 2>&1 || give_up "apt-get or dpkg not found"
 
 state=$(mktemp -d) || exit 1
@@ -44,5 +44,5 @@ find "$root" -type l | while read -r link; do
     /*) ln -sf "$(cd "$root" && pwd)$target" "$link" ;;
     esac
 done
-touch "$root/.complete"
+echo "$packages" >"$root/.complete"
 echo "aarch64: libraries unpacked in $root"
