@@ -222,5 +222,6 @@ int sl_cmd_plan(int argc, char **argv)
     if (f.board && f.path)
         return sl_args_usage(&cmd, "--path is for this machine, not for --board");
     if (f.engine.stats) return sl_args_usage(&cmd, "--stats needs a run; plan has --json");
+    if (f.engine.trace) return sl_args_usage(&cmd, "--trace needs a run");
     return plan(&f, pos[0]);
 }

@@ -396,6 +396,26 @@ static int feed_pieces(struct sluice_session *s, const int32_t *ids, size_t n,
     return 0;
 }
 
+static double drive_busy(const sluice_session *s)
+{
+    struct sl_store_stats st;
+    double sum = 0;
+    sl_store_get_stats(s->store, &st);
+    for (int i = 0; i < st.n_drives; i++) sum += st.drives[i].busy_seconds;
+    return st.n_drives ? sum / st.n_drives : 0;
+}
+
+static void copy_drives(const struct sl_store_stats *st, sluice_stats *out)
+{
+    _Static_assert(SL_STORE_DRIVES <= SLUICE_MAX_DRIVES, "the public table holds all drives");
+    out->n_drives = st->n_drives;
+    for (int i = 0; i < st->n_drives; i++) {
+        const struct sl_store_drive *d = &st->drives[i];
+        out->drives[i] = (sluice_drive){d->dir,    d->reads,        d->bytes,
+                                        d->errors, d->busy_seconds, d->bytes_per_second};
+    }
+}
+
 static void add_stages(sluice_stages *sum, const struct sl_stage_seconds *before,
                        const struct sl_stage_seconds *after)
 {
@@ -414,6 +434,7 @@ int sluice_feed_logits(sluice_session *s, const int32_t *ids, size_t n, sluice_l
     bool decode = n == 1 && s->state->position > 0;
     struct sl_stage_seconds before;
     sl_graph_get_stages(s->graph, &before);
+    double busy = drive_busy(s);
     double start = now_seconds();
     rc = feed_pieces(s, ids, n, on_logits, ctx, &err);
     double seconds = now_seconds() - start;
@@ -426,6 +447,7 @@ int sluice_feed_logits(sluice_session *s, const int32_t *ids, size_t n, sluice_l
     struct sl_stage_seconds after;
     sl_graph_get_stages(s->graph, &after);
     add_stages(decode ? &s->decode_stages : &s->prefill_stages, &before, &after);
+    *(decode ? &s->decode_busy : &s->prefill_busy) += drive_busy(s) - busy;
     if (decode) {
         s->decode_tokens++;
         s->decode_seconds += seconds;
@@ -496,6 +518,8 @@ void sluice_get_stats(const sluice_session *s, sluice_stats *out)
         .stall_seconds = st.stall_seconds,
         .prefill_stages = s->prefill_stages,
         .decode_stages = s->decode_stages,
+        .prefill_drive_busy_seconds = s->prefill_busy,
+        .decode_drive_busy_seconds = s->decode_busy,
         .trunk_bytes_read = s->p->pack->trunk_bytes,
         .expert_bytes_used =
             st.bytes_read + st.hits * (st.misses ? st.bytes_read / st.misses : st.slot_bytes),
@@ -505,5 +529,6 @@ void sluice_get_stats(const sluice_session *s, sluice_stats *out)
         .threads = s->plan.threads,
         .isa = sl_cpu_name(s->kernels.cpu),
     };
+    copy_drives(&st, out);
     memcpy(out->io_note, st.io_note, sizeof out->io_note);
 }

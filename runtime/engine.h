@@ -95,6 +95,7 @@ struct sluice_session {
     uint64_t prefill_tokens, decode_tokens;
     double prefill_seconds, decode_seconds;
     sluice_stages prefill_stages, decode_stages;
+    double prefill_busy, decode_busy; /* drive seconds, mean over drives */
 };
 
 /* Checks o (NULL: all defaults) against the model and fills out. SL_E_ARG names option and value. */

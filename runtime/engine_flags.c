@@ -131,6 +131,11 @@ static void put_stages(cJSON *obj, const char *key, const sluice_stages *t)
     sl_report_f64(o, "head", t->head);
 }
 
+static double busy_share(double busy, double seconds)
+{
+    return seconds > 0 ? busy / seconds : 0;
+}
+
 void sl_engine_stats_json(cJSON *obj, const sluice_session *s)
 {
     sluice_stats st;
@@ -161,6 +166,20 @@ void sl_engine_stats_json(cJSON *obj, const sluice_session *s)
     sl_report_str(obj, "evict", st.evict);
     put_stages(obj, "prefill_stage_seconds", &st.prefill_stages);
     put_stages(obj, "decode_stage_seconds", &st.decode_stages);
+    sl_report_f64(obj, "prefill_drive_busy_share",
+                  busy_share(st.prefill_drive_busy_seconds, st.prefill_seconds));
+    sl_report_f64(obj, "decode_drive_busy_share",
+                  busy_share(st.decode_drive_busy_seconds, st.decode_seconds));
+    cJSON *drives = cJSON_AddArrayToObject(obj, "drives");
+    for (int i = 0; drives && i < st.n_drives; i++) {
+        cJSON *d = cJSON_CreateObject();
+        sl_report_str(d, "dir", st.drives[i].dir);
+        sl_report_u64(d, "reads", st.drives[i].reads);
+        sl_report_u64(d, "bytes", st.drives[i].bytes);
+        sl_report_u64(d, "errors", st.drives[i].errors);
+        sl_report_f64(d, "busy_seconds", st.drives[i].busy_seconds);
+        cJSON_AddItemToArray(drives, d);
+    }
     cJSON *tiers = cJSON_AddObjectToObject(obj, "tier_bytes");
     sl_report_u64(tiers, "drive_trunk", st.trunk_bytes_read);
     sl_report_u64(tiers, "drive_experts", st.expert_bytes_read);
@@ -199,19 +218,21 @@ static void print_stats(const sluice_session *s)
             print_row(plan.groups[i].name, plan.groups[i].planned_bytes,
                       plan.groups[i].measured_bytes);
     print_row("peak", st.planned_peak_bytes, st.measured_peak_bytes);
-    fprintf(stderr,
-            "experts   %llu read (%s), %llu found in memory; %llu slots of %s; %s, direct %s\n"
-            "prefill   %llu tokens, %.1f tok/s\n"
-            "decode    %llu tokens, %.1f tok/s, %.2f s waiting for reads; %d threads, %s\n"
-            "          attention %.2f s, experts %.2f, waiting %.2f, head %.2f\n",
-            (unsigned long long)st.expert_misses,
-            sl_format_bytes(read, sizeof read, st.expert_bytes_read),
-            (unsigned long long)st.expert_hits, (unsigned long long)plan.n_slots,
-            sl_format_bytes(slot, sizeof slot, plan.slot_bytes), st.io, st.direct_io ? "yes" : "no",
-            (unsigned long long)st.prefill_tokens, sl_rate(st.prefill_tokens, st.prefill_seconds),
-            (unsigned long long)st.decode_tokens, sl_rate(st.decode_tokens, st.decode_seconds),
-            st.stall_seconds, st.threads, st.isa, st.decode_stages.attention,
-            st.decode_stages.experts, st.decode_stages.waiting, st.decode_stages.head);
+    fprintf(
+        stderr,
+        "experts   %llu read (%s), %llu found in memory; %llu slots of %s; %s, direct %s\n"
+        "prefill   %llu tokens, %.1f tok/s\n"
+        "decode    %llu tokens, %.1f tok/s, %.2f s waiting for reads; %d threads, %s\n"
+        "          attention %.2f s, experts %.2f, waiting %.2f, head %.2f; drive busy %.0f %%\n",
+        (unsigned long long)st.expert_misses,
+        sl_format_bytes(read, sizeof read, st.expert_bytes_read),
+        (unsigned long long)st.expert_hits, (unsigned long long)plan.n_slots,
+        sl_format_bytes(slot, sizeof slot, plan.slot_bytes), st.io, st.direct_io ? "yes" : "no",
+        (unsigned long long)st.prefill_tokens, sl_rate(st.prefill_tokens, st.prefill_seconds),
+        (unsigned long long)st.decode_tokens, sl_rate(st.decode_tokens, st.decode_seconds),
+        st.stall_seconds, st.threads, st.isa, st.decode_stages.attention, st.decode_stages.experts,
+        st.decode_stages.waiting, st.decode_stages.head,
+        100 * busy_share(st.decode_drive_busy_seconds, st.decode_seconds));
 }
 
 int sl_engine_stats_save(const struct sl_engine_flags *f, sluice_session *s, struct sl_err *err)

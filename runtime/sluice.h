@@ -71,6 +71,14 @@ typedef struct {
     sluice_group groups[SLUICE_MAX_GROUPS];
 } sluice_plan_info;
 
+/* One folder that holds banks; the last of a full table stands for those beyond it too. */
+typedef struct {
+    const char *dir; /* valid while the session is open */
+    uint64_t reads, bytes, errors;
+    double busy_seconds, bytes_per_second; /* measured lately, 0: not yet */
+} sluice_drive;
+#define SLUICE_MAX_DRIVES 16
+
 /* Seconds by stage; the sum is the time inside the forward pass. */
 typedef struct {
     double attention, experts, waiting, head; /* waiting: for expert reads */
@@ -82,6 +90,10 @@ typedef struct {
     uint64_t prefill_tokens, decode_tokens; /* decode: tokens fed one at a time after the first */
     double prefill_seconds, decode_seconds, stall_seconds;
     sluice_stages prefill_stages, decode_stages;
+    /* With an expert read in flight, mean over the drives: over the seconds above, their busy share. */
+    double prefill_drive_busy_seconds, decode_drive_busy_seconds;
+    int n_drives;
+    sluice_drive drives[SLUICE_MAX_DRIVES];
     uint64_t trunk_bytes_read;  /* from the drive: once at open, and what streamed since */
     uint64_t expert_bytes_used; /* of records, read or found in memory (those at the mean size) */
     int direct_io;

@@ -101,6 +101,7 @@ refused format_of_another_place 2 "--trunk: 'm4' is not a trunk format" \
 refused path_of_a_board 2 "--path is for this machine" plan k3 --board "$T/b.json" --path .
 refused context_too_long 2 "--ctx" plan k3 --board "$T/b.json" --ctx 99999999
 refused stats_without_a_run 2 "--stats needs a run" plan k3 --board "$T/b.json" --stats x
+refused trace_without_a_run 2 "--trace needs a run" plan k3 --board "$T/b.json" --trace x
 refused missing_pack 4 "no-such" plan "$T/no-such" --board "$T/b.json"
 refused hits_out_of_range 2 "--hits" plan k3 --board "$T/b.json" --hits 2
 

@@ -28,6 +28,12 @@ check trunk_tier "$(num tier_bytes drive_trunk)" \
 # Records of this pack have one size: a hit is a record that came from memory.
 check ram_tier "$(num tier_bytes ram_experts)" \
     holds "$(num tier_bytes ram_experts) == $(num expert_hits) * $(num expert_bytes_read) / $(num expert_misses)"
+for phase in prefill decode; do
+    check ${phase}_busy_share "$(num ${phase}_drive_busy_share)" \
+        holds "$(num ${phase}_drive_busy_share) >= 0 && $(num ${phase}_drive_busy_share) <= 1.0001"
+done
+check drives_read_it_all "$(num drives 0 bytes)" [ "$(num drives 0 bytes)" = "$(num expert_bytes_read)" ]
+check drive_was_busy "$(num drives 0 busy_seconds)" holds "$(num drives 0 busy_seconds) > 0"
 "$SLUICE" --version | grep -q fsanitize && skip peak_within_plan "a sanitizer's own memory is in no plan" && exit 0
 check peak_within_plan "planned $(num planned_peak_bytes), measured $(num measured_peak_bytes)" \
     holds "$(num measured_peak_bytes) <= $(num planned_peak_bytes) && \
