@@ -152,8 +152,8 @@ encode_row(enum sl_fmt fmt, const float *f32, const uint8_t *bf16, int cols, uin
 {
     assert(cols >= 0);
     const size_t blocks = (size_t)sl_t8_blocks(cols);
-    uint8_t *high = fmt == SL_FMT_T6 ? row + blocks * SL_T6_LOW : NULL;
-    uint8_t *scales = row + blocks * 16 + (high ? blocks * SL_T6_HIGH : 0);
+    uint8_t *high = row + blocks * 16; /* of t6 */
+    uint8_t *scales = fmt == SL_FMT_T6 ? high + blocks * SL_T6_HIGH : high;
     for (size_t b = 0; b < blocks; b++, scales += 2) {
         const int c = (int)b * B, n = cols - c < B ? cols - c : B;
         float x[B] = {0}, extreme = 0.0f;
@@ -166,7 +166,7 @@ encode_row(enum sl_fmt fmt, const float *f32, const uint8_t *bf16, int cols, uin
             if (!(fabsf(x[i]) <= SL_T_LOW_MAX)) return c + i;
             if (fabsf(x[i]) > fabsf(extreme)) extreme = x[i];
         }
-        uint8_t *hi = high ? high + b * SL_T6_HIGH : NULL;
+        uint8_t *hi = fmt == SL_FMT_T6 ? high + b * SL_T6_HIGH : NULL;
         uint16_t s = fabsf(extreme) < 0x1p-32f /* below a hundredth of every scale */
                          ? zero_block(fmt, row + b * 16, hi)
                          : encode_block(fmt, x, n, extreme, row + b * 16, hi);

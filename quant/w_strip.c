@@ -145,7 +145,7 @@ static void search_unit(struct sl_w_strip *s, const struct sl_w_tables *t,
                                    t->fmt == SL_FMT_W36 || t->fmt == SL_FMT_P36 ? t->t3 : NULL,
                                    t->lambda};
     int n = s->unit, c0 = u * n, blocks = n / B;
-    float scale[2][L], inv[2][L];
+    float scale[2][L] = {{0}}, inv[2][L] = {{0}};
     for (int b = 0; b < blocks; b++)
         for (int i = 0; i < L; i++) {
             scale[b][i] = s->row[i] * (float)sl_w_scale(nib[b][i]);
@@ -172,7 +172,7 @@ static void search_unit(struct sl_w_strip *s, const struct sl_w_tables *t,
         return;
     }
     /* The path was found under the diagonal; candidates are compared under the whole metric. */
-    lanes_of_f32 e[B], q = {0};
+    lanes_of_f32 e[B] = {{0}}, q = {0};
     for (int j = 0; j < B; j++)
         for (int i = 0; i < L; i++)
             e[j][i] =

@@ -99,11 +99,13 @@ int sl_w_tables_train(struct sl_w_tables *t, const struct sl_trellis *search, co
     uint8_t *nibble = calloc((size_t)strips, nib);
     int *visits = calloc((size_t)strips, sizeof *visits);
     struct sums *sum = malloc(sizeof *sum);
-    int rc = row && nibble && visits && sum
-                 ? 0
-                 : sl_fail(err, SL_E_NOMEM, NULL, "training sample", "no memory for %d rows", rows);
+    int rc = 0;
     float target = t->lambda;
     struct sl_w_strip s;
+    if (!row || !nibble || !visits || !sum) {
+        rc = sl_fail(err, SL_E_NOMEM, NULL, "training sample", "no memory for %d rows", rows);
+        goto done;
+    }
     sl_w_strip_init(&s, t->fmt, cols, h, scratch);
     for (int k = 0; k < rounds && !rc; k++) {
         if (t->fmt ==
@@ -135,6 +137,7 @@ int sl_w_tables_train(struct sl_w_tables *t, const struct sl_trellis *search, co
             if (sum->den3[i] > 0) t->t3[i] = (float)(sum->num3[i] / sum->den3[i]);
         set_rms(t);
     }
+done:
     t->lambda = target;
     free(row);
     free(nibble);

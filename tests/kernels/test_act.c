@@ -101,8 +101,7 @@ static void packing(void **s)
                 for (int i = 0; i < nb * 32; i++) {
                     const int c = i / 32 * 32 + column_of((enum sl_act_order)order, i % 32);
                     const double unit = (double)scale[i / 32];
-                    int v = q[i];
-                    if (planes == 2) v = 254 * v + q[nb * 32 + i];
+                    const int v = planes == 2 ? 254 * q[i] + q[nb * 32 + i] : 1 * q[i];
                     assert_true(q[i] >= -127 && (planes == 1 || q[nb * 32 + i] >= -127));
                     if (c >= cols)
                         assert_int_equal(v, 0);
