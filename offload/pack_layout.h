@@ -14,11 +14,11 @@
 #include "kernels/format.h"
 
 #define SL_PACK_VERSION 1
-#define SL_BANK_MAGIC "SLBANK1" /* 8 bytes with its NUL */
+#define SL_BANK_MAGIC   "SLBANK1" /* 8 bytes with its NUL */
 #define SL_BANK_VERSION 1
-#define SL_PAGE 4096u
-#define SL_PIECE_BYTES (32u << 20) /* trunk reads and writes are at most this long */
-#define SL_ABSENT UINT32_MAX       /* offset of a plane that the format does not have */
+#define SL_PAGE         4096u
+#define SL_PIECE_BYTES  (32u << 20) /* trunk reads and writes are at most this long */
+#define SL_ABSENT       UINT32_MAX  /* offset of a plane that the format does not have */
 
 enum { SL_GATE = 0, SL_UP = 1, SL_DOWN = 2, SL_N_MATS = 3 };
 
@@ -42,12 +42,13 @@ struct sl_plane_offsets {
 };
 
 struct sl_bank_entry {
-    uint64_t offset;     /* of the record in the file, multiple of 4096 */
-    uint32_t bytes;      /* padded record, multiple of 4096 */
-    uint32_t crc32;      /* of the padded record */
-    uint8_t fmt[3];      /* enum sl_fmt of gate, up, down */
-    uint8_t n_planes;    /* 1, or 2 with a refinement plane set */
-    uint32_t base_bytes; /* bytes that a base-only read needs, multiple of 4096; = bytes when n_planes is 1 */
+    uint64_t offset;  /* of the record in the file, multiple of 4096 */
+    uint32_t bytes;   /* padded record, multiple of 4096 */
+    uint32_t crc32;   /* of the padded record */
+    uint8_t fmt[3];   /* enum sl_fmt of gate, up, down */
+    uint8_t n_planes; /* 1, or 2 with a refinement plane set */
+    uint32_t
+        base_bytes; /* bytes that a base-only read needs, multiple of 4096; = bytes when n_planes is 1 */
     struct sl_plane_offsets planes[SL_N_MATS][2]; /* [matrix][0 base, 1 refinement] */
     uint32_t reserved[2];
 };
@@ -57,7 +58,8 @@ _Static_assert(sizeof(struct sl_bank_entry) == 128, "on disk");
  * n_planes, base_bytes and bytes of e (offset and crc32 are the writer's). Order: codes, scales,
  * row_scales, table of gate, then of up, then of down, each on SL_PLANE_ALIGN. SL_E_ARG when a format does not suit
  * the shape. */
-int sl_record_layout(struct sl_bank_entry *e, const enum sl_fmt fmt[SL_N_MATS], int latent, int width, struct sl_err *err);
+int sl_record_layout(struct sl_bank_entry *e, const enum sl_fmt fmt[SL_N_MATS], int latent,
+                     int width, struct sl_err *err);
 
 /* Offset of the first record: header + index, padded to 4 KiB. */
 uint64_t sl_bank_first_record(uint32_t n_experts);
