@@ -243,6 +243,7 @@ static int open_bank(struct opening *o, const char *dir, const char *name, struc
     char path[SL_PATH_MAX];
     struct sl_pack *p = o->p;
     int i = 0;
+    if (!p->banks) return no_memory(o, err);
     if (!find_bank(o, dir, name, &i, path)) {
         note_missing(o, dir, name);
         return 0;

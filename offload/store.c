@@ -228,7 +228,7 @@ static void wait_landing(struct sl_store *s)
 int sl_store_request(struct sl_store *s, int layer, const int *ids, int n, struct sl_err *err)
 {
     pthread_mutex_lock(&s->lock);
-    bool wait;
+    bool wait = false;
     int rc = check_request(s, layer, ids, n, &wait, err);
     while (!rc && wait) {
         wait_landing(s);

@@ -62,7 +62,8 @@ static int fill(int fd, uint64_t bytes, const char *name, struct sl_err *err)
     const size_t piece = 8u << 20;
     uint64_t *buf = malloc(piece);
     uint64_t seed = 7;
-    int rc = buf ? 0 : sl_fail(err, SL_E_NOMEM, name, NULL, "out of memory");
+    if (!buf) return sl_fail(err, SL_E_NOMEM, name, NULL, "out of memory");
+    int rc = 0;
     for (uint64_t at = 0; at < bytes && !rc; at += piece) {
         size_t n = bytes - at < piece ? (size_t)(bytes - at) : piece;
         for (size_t i = 0; i < piece / sizeof *buf; i++) buf[i] = next_random(&seed);
@@ -120,8 +121,8 @@ static int make_pack(struct bench *b, const struct sl_bench_io_opts *o,
                        "%llu bytes hold %llu records of %llu; depth %d needs %d",
                        (unsigned long long)bytes, (unsigned long long)n, (unsigned long long)record,
                        o->depth, 2 * o->depth + 2);
-    b->bank.entries = calloc(n, sizeof *b->bank.entries);
-    b->order = calloc(n, sizeof *b->order);
+    b->bank.entries = calloc((size_t)n + 1, sizeof *b->bank.entries);
+    b->order = calloc((size_t)n + 1, sizeof *b->order);
     if (!b->bank.entries || !b->order)
         return sl_fail(err, SL_E_NOMEM, o->path, NULL, "out of memory");
     for (uint64_t i = 0; i < n; i++) {
@@ -148,38 +149,69 @@ static int make_pack(struct bench *b, const struct sl_bench_io_opts *o,
 
 /* ------------------------------------------------------------------ reading */
 
-static int read_for(struct sl_store *s, const struct bench *b, const struct sl_bench_io_opts *o,
-                    struct sl_bench_io_report *r, struct sl_err *err)
+struct reading {
+    struct sl_store *s;
+    const struct bench *b;
+    const struct sl_bench_io_opts *o;
+    uint64_t n_records, asked, taken;
+};
+
+/* Takes until `until` records were taken, and as long as the time is not up. As in a layer's step more is
+ * asked for than is in flight, so that the next read never waits for us. */
+static int take_some(struct reading *r, uint64_t until, double end, struct sl_err *err)
 {
-    uint64_t asked = 0;
-    uint64_t taken = 0;
-    uint64_t before = 0;
-    uint64_t after = 0;
     struct sl_mat mats[SL_N_MATS];
-    r->counted = sl_kernel_read_bytes(&before);
-    double start = now_seconds();
+    uint64_t n = r->n_records ? r->n_records : 1;
     int rc = 0;
-    bool more = true;
-    /* In one shuffled order over and over: what is asked for was last read a whole round ago. */
-    while (!rc && (more || taken < asked)) {
-        while (!rc && more && asked - taken < (uint64_t)o->depth)
-            rc = sl_store_request(s, 0, &b->order[asked++ % r->n_records], 1, err);
+    while (!rc && (r->taken < until || now_seconds() < end)) {
+        /* In one shuffled order over and over: what is asked for was last read a whole round ago. */
+        while (!rc && r->asked - r->taken < 2 * (uint64_t)r->o->depth)
+            rc = sl_store_request(r->s, 0, &r->b->order[r->asked++ % n], 1, err);
         int expert = 0;
-        if (!rc) rc = sl_store_take_any(s, 0, &expert, mats, err);
+        if (!rc) rc = sl_store_take_any(r->s, 0, &expert, mats, err);
         if (rc) break;
-        sl_store_put(s, 0, expert);
-        taken++;
-        more = now_seconds() - start < o->seconds && !sl_interrupted();
+        sl_store_put(r->s, 0, expert);
+        r->taken++;
+        if (sl_interrupted()) rc = sl_fail(err, SL_E_INTR, NULL, NULL, "interrupted");
     }
+    return rc;
+}
+
+/* Waits for what is still under way, so that all counts are of whole reads. */
+static int take_rest(struct reading *r, struct sl_err *err)
+{
+    struct sl_mat mats[SL_N_MATS];
+    int rc = 0;
+    for (; !rc && r->taken < r->asked; r->taken++) {
+        int expert = 0;
+        rc = sl_store_take_any(r->s, 0, &expert, mats, err);
+        if (!rc) sl_store_put(r->s, 0, expert);
+    }
+    return rc;
+}
+
+static int read_for(struct reading *x, struct sl_bench_io_report *r, struct sl_err *err)
+{
+    uint64_t kernel[2] = {0, 0};
+    struct sl_store_stats before;
+    struct sl_store_stats after;
+    /* Every slot once, untimed: memory is handed out at its first use. */
+    int rc = take_some(x, 2 * (uint64_t)x->o->depth + 1, 0, err);
+    if (!rc) rc = take_rest(x, err);
+    if (rc) return rc;
+    sl_store_get_stats(x->s, &before);
+    r->counted = sl_kernel_read_bytes(&kernel[0]);
+    double start = now_seconds();
+    rc = take_some(x, x->taken + 1, start + x->o->seconds, err);
+    if (!rc) rc = take_rest(x, err);
     r->seconds = now_seconds() - start;
-    if (!rc && sl_interrupted()) rc = sl_fail(err, SL_E_INTR, NULL, NULL, "interrupted");
-    if (r->counted && sl_kernel_read_bytes(&after)) r->kernel_bytes = after - before;
-    struct sl_store_stats st;
-    sl_store_get_stats(s, &st);
-    r->bytes_read = st.bytes_read;
-    r->reads = st.reads;
-    r->direct = st.direct_io;
-    r->io = st.io;
+    r->counted = r->counted && sl_kernel_read_bytes(&kernel[1]);
+    sl_store_get_stats(x->s, &after);
+    r->kernel_bytes = r->counted ? kernel[1] - kernel[0] : 0;
+    r->bytes_read = after.bytes_read - before.bytes_read;
+    r->reads = after.reads - before.reads;
+    r->direct = after.direct_io;
+    r->io = after.io;
     r->bytes_per_second = (double)r->bytes_read / (r->seconds > 1e-9 ? r->seconds : 1e-9);
     return rc;
 }
@@ -200,11 +232,13 @@ int sl_bench_io(const struct sl_bench_io_opts *o, struct sl_bench_io_report *r, 
                                              (2 * (uint64_t)o->depth + 1) * r->record_bytes,
                                          .io = o->io,
                                          .n_readers = o->depth,
+                                         .evict = "lru", /* finds nothing in such an order */
                                          .piece_bytes = o->piece_bytes};
         rc = sl_store_open(&s, &b->pack, &so, err);
     }
     if (b->temp) unlink(b->path);
-    if (!rc) rc = read_for(s, b, o, r, err);
+    struct reading x = {.s = s, .b = b, .o = o, .n_records = r->n_records};
+    if (!rc) rc = read_for(&x, r, err);
     if (s && rc) sl_store_cancel(s);
     sl_store_close(s);
     if (b->bank.fd >= 0) close(b->bank.fd);

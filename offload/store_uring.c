@@ -112,8 +112,11 @@ int sl_uring_open(struct sl_uring **out, struct sl_store *s, struct sl_err *err)
     u->pieces_max = (uint32_t)(sl_align_up(s->slot_bytes, u->piece_bytes) / u->piece_bytes);
     u->readings = calloc(u->n_readings, sizeof *u->readings);
     u->pieces = calloc((size_t)u->n_readings * u->pieces_max, sizeof *u->pieces);
-    int rc = u->readings && u->pieces ? open_ring(u, err)
-                                      : sl_fail(err, SL_E_NOMEM, NULL, NULL, "out of memory");
+    if (!u->readings || !u->pieces) {
+        sl_uring_close(u);
+        return sl_fail(err, SL_E_NOMEM, NULL, NULL, "out of memory");
+    }
+    int rc = open_ring(u, err);
     if (rc) {
         sl_uring_close(u);
         return rc;

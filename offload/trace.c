@@ -215,10 +215,10 @@ int sl_trace_read(struct sl_trace **out, const char *path, struct sl_err *err)
     int rc = sl_read_file(&bytes, &len, path, TRACE_MAX, SL_E_SOURCE, err);
     struct reading r = {(const unsigned char *)bytes, len, 0, path, t};
     if (!rc) rc = read_head(&r, err);
-    if (!rc && !(seen = calloc((size_t)t->n_experts, sizeof *seen)))
+    if (!rc && !(seen = calloc((size_t)t->n_experts + 1, sizeof *seen)))
         rc = sl_fail(err, SL_E_NOMEM, path, NULL, "out of memory");
-    if (!rc) rc = read_all(&r, seen, err); /* counts and checks; then the same with room */
-    if (!rc) {
+    if (!rc && seen) rc = read_all(&r, seen, err); /* counts and checks; then the same with room */
+    if (!rc && seen) {
         t->ids = malloc((t->n_ids + 1) * sizeof *t->ids);
         t->weights = malloc((t->n_ids + 1) * sizeof *t->weights);
         t->records = malloc((t->n_records + 1) * sizeof *t->records);

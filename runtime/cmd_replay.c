@@ -125,7 +125,8 @@ static int replay(const struct replay_flags *f, const char *path, struct sl_err 
     struct sl_trace *t = NULL;
     struct sl_replay *r = NULL;
     struct sl_replay_curves *c = calloc(1, sizeof *c);
-    int rc = c ? read_sizes(c, f, err) : sl_fail(err, SL_E_NOMEM, NULL, NULL, "out of memory");
+    if (!c) return sl_fail(err, SL_E_NOMEM, NULL, NULL, "out of memory");
+    int rc = read_sizes(c, f, err);
     if (!rc) rc = sl_trace_read(&t, path, err);
     if (!rc && !t->n_records) rc = sl_fail(err, SL_E_SOURCE, path, NULL, "the trace is empty");
     if (!rc) rc = sl_replay_open(&r, t, err);
