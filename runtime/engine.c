@@ -527,6 +527,7 @@ void sluice_get_stats(const sluice_session *s, sluice_stats *out)
         .io = sl_io_name(st.io),
         .evict = s->evict,
         .threads = s->plan.threads,
+        .synthetic = s->p->pack->synthetic,
         .isa = sl_cpu_name(s->kernels.cpu),
     };
     copy_drives(&st, out);

@@ -142,6 +142,7 @@ void sl_engine_stats_json(cJSON *obj, const sluice_session *s)
     sluice_plan_info plan;
     sluice_get_stats(s, &st);
     sluice_session_plan(s, &plan);
+    if (st.synthetic) sl_report_bool(obj, "synthetic", 1);
     sl_report_u64(obj, "planned_peak_bytes", st.planned_peak_bytes);
     sl_report_u64(obj, "measured_peak_bytes", st.measured_peak_bytes);
     sl_report_u64(obj, "limit_bytes", plan.limit_bytes);
@@ -212,6 +213,8 @@ static void print_stats(const sluice_session *s)
     char slot[32];
     sluice_get_stats(s, &st);
     sluice_session_plan(s, &plan);
+    if (st.synthetic)
+        fprintf(stderr, "synthetic pack: speed and memory are real, the text is not\n");
     fprintf(stderr, "%-20s %12s %12s\n", "memory", "planned", "measured");
     for (int i = 0; i < plan.n_groups; i++)
         if (plan.groups[i].planned_bytes)

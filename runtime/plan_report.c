@@ -126,6 +126,7 @@ int sl_plan_report_json(const struct sl_plan_report *r, struct sl_err *err)
     sl_report_str(o, "board_source", r->board->source);
     sl_report_str(o, "experts", sl_fmt_name(r->shape->experts_fmt));
     sl_report_str(o, "trunk", sl_fmt_name(r->shape->trunk_fmt));
+    if (r->shape->synthetic) sl_report_bool(o, "synthetic", 1);
     sl_report_u64(o, "pack_bytes", r->shape->trunk_bytes + sl_pack_bank_bytes(r->shape));
     put_memory(o, r);
     sl_report_u64(o, "active_weights_per_token", r->work->active_weights);
@@ -215,7 +216,8 @@ int sl_plan_report_text(const struct sl_plan_report *r, struct sl_err *err)
     char words[640];
     struct million m;
     uint64_t tokens;
-    printf("%s, experts %s, trunk %s: %s on disk\n", r->pack, sl_fmt_name(r->shape->experts_fmt),
+    printf("%s%s, experts %s, trunk %s: %s on disk\n", r->pack,
+           r->shape->synthetic ? " (synthetic)" : "", sl_fmt_name(r->shape->experts_fmt),
            sl_fmt_name(r->shape->trunk_fmt),
            sl_format_bytes(a, sizeof a, r->shape->trunk_bytes + sl_pack_bank_bytes(r->shape)));
     printf("%s (%s)\n\n", b->title, b->measured ? "measured" : "public specifications");

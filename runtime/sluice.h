@@ -101,6 +101,7 @@ typedef struct {
     char io_note[96];       /* why "auto" did not take io_uring, else empty */
     int threads;
     const char *isa;
+    int synthetic; /* 1: the weights are made up, text and losses mean nothing */
 } sluice_stats;
 
 typedef struct {
