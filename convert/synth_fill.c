@@ -173,12 +173,15 @@ static void row_f32(const struct sl_synth_rule *r, int cols, struct rnd *g, uint
     }
 }
 
-/* f16 scales around `scale`, the last six bits of the mantissa random. */
-static void fill_f16(struct rnd *g, double scale, uint8_t *p, int n)
+#define F16_LOW  UINT64_C(0x003f003f003f003f) /* the last six bits of the mantissa */
+#define F16_SIGN UINT64_C(0x8000800080008000)
+
+/* f16 scales around `scale`, bits of `keep` random. */
+static void fill_f16(struct rnd *g, double scale, uint64_t keep, uint8_t *p, int n)
 {
     uint64_t set = sl_f32_to_f16((float)(scale / 1.03)) & 0xffc0u;
     if (!set) set = 1;
-    fill(g, p, 2 * (uint64_t)n, UINT64_C(0x003f003f003f003f), set * UINT64_C(0x0001000100010001));
+    fill(g, p, 2 * (uint64_t)n, keep, set * UINT64_C(0x0001000100010001));
 }
 
 static void row_t8(const struct sl_synth_rule *r, int cols, struct rnd *g, uint8_t *row)
@@ -188,7 +191,7 @@ static void row_t8(const struct sl_synth_rule *r, int cols, struct rnd *g, uint8
     fill(g, row, n, ALL_BITS, 0);
     for (size_t i = 0; i < n; i++) row[i] = row[i] == 0x80 ? 0 : row[i];
     memset(row + cols, 0, n - (size_t)cols);
-    fill_f16(g, r->rms / RMS_T8, row + n, nb);
+    fill_f16(g, r->rms / RMS_T8, F16_LOW, row + n, nb);
 }
 
 /* Sets weights cols.. of the last block to the code that stands for nothing. */
@@ -203,13 +206,16 @@ static void pad_low(uint8_t *low, uint8_t *high, int from, unsigned code)
     }
 }
 
+/* The codes of t6 and t4 are not symmetric: their mean of -3 % and -10 % of the root mean square, added
+ * up over a row, would give all outputs one common part as large as all the rest. Scales of either sign
+ * cancel it. */
 static void row_t6(const struct sl_synth_rule *r, int cols, struct rnd *g, uint8_t *row)
 {
     size_t nb = (size_t)sl_t8_blocks(cols);
     uint8_t *high = row + nb * 16;
     fill(g, row, nb * 24, ALL_BITS, 0);
     if (cols % SL_T_BLOCK) pad_low(row + (nb - 1) * 16, high + (nb - 1) * 8, cols % SL_T_BLOCK, 32);
-    fill_f16(g, r->rms / RMS_T6, row + nb * 24, (int)nb);
+    fill_f16(g, r->rms / RMS_T6, F16_LOW | F16_SIGN, row + nb * 24, (int)nb);
 }
 
 static void row_t4(const struct sl_synth_rule *r, int cols, struct rnd *g, uint8_t *row)
@@ -217,7 +223,7 @@ static void row_t4(const struct sl_synth_rule *r, int cols, struct rnd *g, uint8
     size_t nb = (size_t)sl_t8_blocks(cols);
     fill(g, row, nb * 16, ALL_BITS, 0);
     if (cols % SL_T_BLOCK) pad_low(row + (nb - 1) * 16, NULL, cols % SL_T_BLOCK, 8);
-    fill_f16(g, r->rms / RMS_T4, row + nb * 16, (int)nb);
+    fill_f16(g, r->rms / RMS_T4, F16_LOW | F16_SIGN, row + nb * 16, (int)nb);
 }
 
 void sl_synth_row(const struct sl_synth_rule *r, enum sl_fmt fmt, int cols, uint64_t stream,
@@ -314,7 +320,8 @@ static void fill_trellis(int rows, int cols, const struct sl_plane_offsets *o,
         fill(g, record + o->scales, n->scales, LOW_TWO, 0);
         clear_last_nibbles(record + o->scales, rows, (size_t)(blocks + 1) / 2, blocks);
     }
-    if (n->row_scales) fill_f16(g, 1 / (sqrt(cols) * RMS_W * RMS_T8), record + o->row_scales, rows);
+    if (n->row_scales)
+        fill_f16(g, 1 / (sqrt(cols) * RMS_W * RMS_T8), F16_LOW, record + o->row_scales, rows);
     fill_table(g, record + o->table, (int)n->table);
 }
 
