@@ -35,9 +35,10 @@ int sl_make_dirs(const char *path, struct sl_err *err)
         char c = *p;
         if (c && c != '/') continue;
         *p = '\0';
-        if (mkdir(buf, 0777) && !sl_is_dir(buf)) {
-            int e = errno == EEXIST ? ENOTDIR : errno;
-            return sl_fail_errno(err, SL_E_IO, e, buf, "create folder");
+        if (mkdir(buf, 0777)) {
+            int e = errno; /* of mkdir: the look that follows has its own */
+            if (!sl_is_dir(buf))
+                return sl_fail_errno(err, SL_E_IO, e == EEXIST ? ENOTDIR : e, buf, "create folder");
         }
         if (!c) return 0;
         *p = c;

@@ -151,6 +151,7 @@ static int check_opts(struct run *r)
     if (!sl_fmt_is_trunk(o->trunk))
         return sl_fail(r->err, SL_E_ARG, NULL, "--trunk", "%s: not one of bf16, t8, t6, t4",
                        sl_fmt_name(o->trunk));
+    if (!r->dst[0]) return sl_fail(r->err, SL_E_ARG, NULL, "DST", "is empty");
     if (!sl_path_join(r->work, r->dst, ".convert") ||
         !sl_path_join(r->trunk_path, r->dst, "trunk.bin") ||
         !sl_path_join(r->vision_path, r->dst, "vision.bin") ||
@@ -174,6 +175,9 @@ static int make_dirs_absolute(struct run *r)
         if (!ok) return sl_fail(r->err, SL_E_ARG, given, "--bank-dir", "not a usable path");
         r->dirs[i] = strdup(given[0] == '/' ? given : path);
         if (!r->dirs[i]) return sl_fail(r->err, SL_E_NOMEM, given, NULL, "out of memory");
+        struct stat st;
+        if (!stat(given, &st) && !S_ISDIR(st.st_mode))
+            return sl_fail(r->err, SL_E_ARG, given, "--bank-dir", "is not a folder");
     }
     r->o.bank_dirs = (const char *const *)r->dirs;
     return 0;

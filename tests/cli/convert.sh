@@ -41,6 +41,17 @@ refused finished_pack 2 'already holds a finished pack$' convert "$TINY" "$T/a.p
 refused unknown_format 2 '--experts' convert "$TINY" "$T/no.pack" --experts q4
 refused unknown_trunk 2 '--trunk' convert "$TINY" "$T/no.pack" --trunk f8
 refused zero_jobs 2 '--jobs' convert "$TINY" "$T/no.pack" --jobs 0
+refused empty_target 2 'DST: is empty' convert "$TINY" ""
+: >"$T/file"
+refused bank_dir_is_a_file 2 '--bank-dir: is not a folder' \
+    convert "$TINY" "$T/no.pack" --bank-dir "$T/file"
+refused target_under_a_file 4 'Not a directory' convert "$TINY" "$T/file/no.pack"
+if [ "$(id -u)" = 0 ]; then
+    skip denied_target "root may write everywhere"
+else
+    mkdir -m 555 "$T/closed"
+    refused denied_target 4 'create folder: Permission denied' convert "$TINY" "$T/closed/no.pack"
+fi
 refused no_source 3 'nowhere' convert "$T/nowhere" "$T/no.pack"
 refused one_argument 2 'missing DST' convert "$TINY"
 mkdir "$T/other" && cp "$TINY"/*.json "$T/other" && sed -i 's/kimi_k3/llama/' "$T/other/config.json"
