@@ -14,13 +14,14 @@
 #include "runtime/cli_input.h"
 #include "runtime/commands.h"
 #include "runtime/engine_flags.h"
+#include "runtime/lookahead_fit.h"
 #include "runtime/report.h"
 
 struct calibrate_flags {
     const char *out, *ids, *text;
     int64_t tokens, window;
     uint64_t expert_bytes;
-    bool json;
+    bool json, lookahead_only;
     struct sl_engine_flags engine;
 };
 
@@ -77,6 +78,11 @@ static int parse(struct calibrate_flags *f, int argc, char **argv, const char **
          .metavar = "SIZE",
          .help = "keep a covariance for each expert if all of them take no more than this",
          .def = "1GiB"},
+        {.name = "--lookahead-only",
+         .kind = SL_ARG_FLAG,
+         .out = &f->lookahead_only,
+         .group = "Output",
+         .help = "write look-ahead maps instead, for PACK/calib/lookahead.stats; not resumable"},
         {.name = "--json",
          .kind = SL_ARG_FLAG,
          .out = &f->json,
@@ -233,6 +239,42 @@ static int report(const struct run *r, struct sl_err *err)
     return sl_report_print(o, err);
 }
 
+/* Maps of look-ahead in place of sums: one pass, kept in memory. */
+static int fit_lookahead(struct run *r, const struct sl_ids *ids, struct sl_err *err)
+{
+    struct sl_ahead_fit *fit;
+    int rc = sl_ahead_fit_open(&fit, r->s, r->f->expert_bytes, err);
+    if (rc) return rc;
+    const size_t W = (size_t)r->f->window;
+    struct sl_progress *bar = sl_progress_open("calibrate", "tokens", ids->n, 0);
+    for (size_t at = 0; at < ids->n && !rc; at += W) {
+        sluice_error e = {0};
+        const size_t n = ids->n - at < W ? ids->n - at : W;
+        sluice_session_reset(r->s);
+        rc = sluice_feed(r->s, ids->v + at, n, &e);
+        if (rc) {
+            err->code = e.code;
+            snprintf(err->text, sizeof err->text, "%s", e.text);
+        }
+        sl_progress_add(bar, n, 0);
+    }
+    sl_progress_close(bar);
+    if (!rc) rc = sl_ahead_fit_save(fit, r->f->out, err);
+    sl_ahead_fit_close(fit);
+    if (rc) return rc;
+    if (!r->f->json) {
+        printf("look-ahead maps of %zu tokens in windows of %zu -> %s\n", ids->n, W, r->f->out);
+        return 0;
+    }
+    cJSON *o = sl_report_open(sl_pool_threads(r->s->pool));
+    if (o) {
+        sl_report_str(o, "out", r->f->out);
+        sl_report_u64(o, "tokens", ids->n);
+        sl_engine_stats_json(o, r->s);
+    }
+    return sl_report_print(o, err);
+}
+
 static int calibrate(struct run *r, const char *pack, sluice_options *opts)
 {
     struct sl_err err = {0};
@@ -244,15 +286,15 @@ static int calibrate(struct run *r, const char *pack, sluice_options *opts)
     if ((size_t)snprintf(r->part, sizeof r->part, "%s.part", r->f->out) >= sizeof r->part)
         rc = sl_fail(&err, SL_E_ARG, r->f->out, NULL, "the path is too long");
     if (!rc) rc = read_ids(&ids, r->f, r->p, &err);
-    if (!rc) rc = open_sums(r, &ids, &err);
+    if (!rc && !r->f->lookahead_only) rc = open_sums(r, &ids, &err);
     if (rc) {
         status = sl_cmd_fail(&err);
     } else if (sluice_session_open(&r->s, r->p, opts, &e)) {
         status = sl_engine_fail(&e);
     } else {
-        rc = feed_all(r, &ids, &err);
-        if (!rc) rc = sl_calib_save(r->sums, r->f->out, r->meta, &err);
-        if (!rc) {
+        rc = r->f->lookahead_only ? fit_lookahead(r, &ids, &err) : feed_all(r, &ids, &err);
+        if (!rc && !r->f->lookahead_only) rc = sl_calib_save(r->sums, r->f->out, r->meta, &err);
+        if (!rc && !r->f->lookahead_only) {
             unlink(r->part);
             rc = report(r, &err);
         }

@@ -114,7 +114,8 @@ int sluice_pack_open(sluice_pack **out, const char *path, const sluice_options *
 
 static void drop_weights(struct sluice_pack *p)
 {
-    p->model = NULL; /* lies in the arena */
+    p->model = NULL; /* lies in the arena, and so do the maps */
+    p->ahead_maps = NULL;
     sl_trunk_close(p->trunk);
     p->trunk = NULL;
     sl_arena_free(&p->arena);
@@ -187,23 +188,25 @@ int sluice_plan(sluice_pack *p, const sluice_options *opts, sluice_plan_info *in
 /* ---------------------------------------------------------------- session */
 
 /* Called with the lock held. */
-static int load_weights(struct sluice_pack *p, const struct sl_engine_plan *plan, bool check_crc,
-                        struct sl_err *err)
+static int load_weights(struct sluice_pack *p, const struct sl_engine_plan *plan,
+                        const struct sl_engine_opts *o, struct sl_err *err)
 {
     int rc = sl_arena_init(&p->arena, plan->weights_bytes, "trunk", err);
     if (!rc) sl_numa_interleave(sl_numa_system(), p->arena.base, p->arena.bytes);
-    if (!rc) rc = sl_trunk_open(&p->trunk, p->pack, &p->arena, check_crc, err);
+    if (!rc) rc = sl_trunk_open(&p->trunk, p->pack, &p->arena, o->check_crc, err);
     p->trunk_bytes = p->arena.used;
     if (!rc) rc = sl_model_open(&p->model, p->pack, p->trunk, &p->arena, err);
+    if (!rc && o->lookahead) rc = sl_ahead_maps_open(&p->ahead_maps, p->pack, &p->arena, err);
     if (rc) drop_weights(p);
     return rc;
 }
 
-static int take_weights(struct sluice_session *s, bool check_crc, struct sl_err *err)
+static int take_weights(struct sluice_session *s, const struct sl_engine_opts *o,
+                        struct sl_err *err)
 {
     struct sluice_pack *p = s->p;
     pthread_mutex_lock(&p->lock);
-    int rc = p->users ? 0 : load_weights(p, &s->plan, check_crc, err);
+    int rc = p->users ? 0 : load_weights(p, &s->plan, o, err);
     if (!rc) p->users++;
     pthread_mutex_unlock(&p->lock);
     return rc;
@@ -263,6 +266,10 @@ static int open_parts(struct sluice_session *s, const struct sl_engine_opts *o, 
     struct sl_graph_opts go = {(int)plan->info.chunk, plan->info.ctx};
     rc = sl_graph_open(&s->graph, s->p->model, &s->kernels, s->pool, s->store, &s->arena, &go, err);
     if (rc) return rc;
+    if (o->lookahead)
+        rc = sl_lookahead_open(&s->ahead, s->p->model, s->p->ahead_maps, o->lookahead, &s->arena,
+                               err);
+    if (rc) return rc;
     measured(s, SL_EG_ACTIVATIONS, s->arena.used - mark);
 
     mark = s->arena.used;
@@ -304,7 +311,7 @@ int sluice_session_open(sluice_session **out, sluice_pack *p, const sluice_optio
     if (rc) goto fail;
     sl_kernels_init(&s->kernels, sl_cpu_detect());
     s->p = p;
-    rc = take_weights(s, o.check_crc, &err);
+    rc = take_weights(s, &o, &err);
     if (rc) {
         s->p = NULL;
         goto fail;
@@ -436,6 +443,7 @@ int sluice_feed_logits(sluice_session *s, const int32_t *ids, size_t n, sluice_l
     sl_graph_get_stages(s->graph, &before);
     double busy = drive_busy(s);
     double start = now_seconds();
+    sl_graph_look_ahead(s->graph, decode ? s->ahead : NULL);
     rc = feed_pieces(s, ids, n, on_logits, ctx, &err);
     double seconds = now_seconds() - start;
     if (rc) {
@@ -505,6 +513,7 @@ void sluice_get_stats(const sluice_session *s, sluice_stats *out)
     uint64_t peak = 0;
     sl_store_get_stats(s->store, &st);
     sl_process_memory(&resident, &peak);
+    const uint64_t record = st.reads ? st.bytes_read / st.reads : st.slot_bytes; /* mean */
     *out = (sluice_stats){
         .planned_peak_bytes = s->plan.info.planned_peak_bytes,
         .measured_peak_bytes = peak,
@@ -521,8 +530,12 @@ void sluice_get_stats(const sluice_session *s, sluice_stats *out)
         .prefill_drive_busy_seconds = s->prefill_busy,
         .decode_drive_busy_seconds = s->decode_busy,
         .trunk_bytes_read = s->p->pack->trunk_bytes,
-        .expert_bytes_used =
-            st.bytes_read + st.hits * (st.misses ? st.bytes_read / st.misses : st.slot_bytes),
+        .expert_bytes_used = st.bytes_read + st.hits * record,
+        .ahead_queued = st.prefetch_issued,
+        .ahead_used = st.prefetch_used,
+        .ahead_wasted = st.prefetch_wasted,
+        .ahead_dropped = st.prefetch_dropped,
+        .ahead_wasted_bytes = st.prefetch_wasted * record,
         .direct_io = st.direct_io,
         .io = sl_io_name(st.io),
         .evict = s->evict,
@@ -530,6 +543,10 @@ void sluice_get_stats(const sluice_session *s, sluice_stats *out)
         .synthetic = s->p->pack->synthetic,
         .isa = sl_cpu_name(s->kernels.cpu),
     };
+    if (s->ahead) {
+        out->ahead_named = s->ahead->stats.named;
+        out->ahead_right = s->ahead->stats.right;
+    }
     copy_drives(&st, out);
     memcpy(out->io_note, st.io_note, sizeof out->io_note);
 }

@@ -15,6 +15,7 @@
 #include "offload/store.h"
 #include "runtime/engine_error.h"
 #include "runtime/graph.h"
+#include "runtime/lookahead.h"
 #include "runtime/sampling.h"
 #include "runtime/sluice.h"
 #include "runtime/tokenizer.h"
@@ -25,6 +26,7 @@ struct sl_engine_opts {
     uint64_t ram_bytes, ctx, chunk, logit_rows;
     enum sl_io io;
     const char *evict; /* a name of evict.h */
+    int lookahead;     /* experts of the next layer named ahead, 0: none */
     bool check_crc;
     bool stream_trunk; /* the engine may leave a part of the trunk on the drive */
 };
@@ -74,6 +76,7 @@ struct sluice_pack {
     uint64_t trunk_bytes; /* of the arena; the rest are the model's tables */
     struct sl_trunk *trunk;
     struct sl_model *model;
+    const struct sl_ahead_map *ahead_maps; /* NULL: none in the pack, or look-ahead was off */
 };
 
 struct sluice_session {
@@ -85,6 +88,7 @@ struct sluice_session {
     struct sl_arena arena;
     struct sl_state *state;
     struct sl_graph *graph;
+    struct sl_lookahead *ahead; /* NULL: off */
     struct sl_sampler sampler;
     float *rows;       /* [plan.logit_rows][vocab] */
     const float *last; /* row of the last token fed, NULL before the first */

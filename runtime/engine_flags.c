@@ -1,7 +1,9 @@
 /* Engine flags to options, statistics to JSON (see engine_flags.h). */
 #include "runtime/engine_flags.h"
 
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "base/size.h"
 #include "offload/evict.h"
@@ -78,6 +80,13 @@ void sl_engine_flags_init(struct sl_engine_flags *f, struct sl_arg_opt rows[SL_N
          .help = "which expert leaves the memory first: lrfu, lru",
          .def = sl_evict_names[0],
          .choices = sl_evict_names},
+        {.name = "--lookahead",
+         .kind = SL_ARG_STRING,
+         .out = &f->lookahead,
+         .group = "Engine",
+         .metavar = "N",
+         .help = "experts of the next layer to read ahead: on, off, 1 to 64",
+         .def = "off"},
         {.name = "--bank-dir",
          .kind = SL_ARG_REPEAT,
          .out = &f->bank_dirs,
@@ -100,6 +109,16 @@ void sl_engine_flags_init(struct sl_engine_flags *f, struct sl_arg_opt rows[SL_N
     memcpy(rows, table, sizeof table);
 }
 
+/* What is no answer becomes a number that the engine refuses. */
+static int lookahead(const char *s)
+{
+    if (!s || strcmp(s, "off") == 0) return 0;
+    if (strcmp(s, "on") == 0) return SLUICE_LOOKAHEAD_ON;
+    char *end;
+    const long n = strtol(s, &end, 10);
+    return end == s || *end || n < 1 || n > INT_MAX ? INT_MAX : (int)n;
+}
+
 sluice_options sl_engine_flags_options(const struct sl_engine_flags *f)
 {
     return (sluice_options){
@@ -111,6 +130,7 @@ sluice_options sl_engine_flags_options(const struct sl_engine_flags *f)
         .chunk = (uint64_t)f->chunk,
         .io = f->io,
         .evict = f->evict,
+        .lookahead = lookahead(f->lookahead),
         .trace = f->trace,
         .bank_dirs = f->bank_dirs.v,
         .n_bank_dirs = f->bank_dirs.n,
@@ -165,6 +185,14 @@ void sl_engine_stats_json(cJSON *obj, const sluice_session *s)
     sl_report_str(obj, "io", st.io);
     if (st.io_note[0]) sl_report_str(obj, "io_note", st.io_note);
     sl_report_str(obj, "evict", st.evict);
+    cJSON *ahead = cJSON_AddObjectToObject(obj, "lookahead");
+    sl_report_u64(ahead, "named", st.ahead_named);
+    sl_report_u64(ahead, "right", st.ahead_right);
+    sl_report_u64(ahead, "reads_queued", st.ahead_queued);
+    sl_report_u64(ahead, "reads_used", st.ahead_used);
+    sl_report_u64(ahead, "reads_wasted", st.ahead_wasted);
+    sl_report_u64(ahead, "reads_dropped", st.ahead_dropped);
+    sl_report_u64(ahead, "wasted_bytes", st.ahead_wasted_bytes);
     put_stages(obj, "prefill_stage_seconds", &st.prefill_stages);
     put_stages(obj, "decode_stage_seconds", &st.decode_stages);
     sl_report_f64(obj, "prefill_drive_busy_share",
@@ -238,6 +266,23 @@ static void print_stats(const sluice_session *s)
         100 * busy_share(st.decode_drive_busy_seconds, st.decode_seconds));
 }
 
+static void print_ahead(const sluice_session *s)
+{
+    sluice_stats st;
+    char wasted[32];
+    sluice_get_stats(s, &st);
+    if (!st.ahead_named) return;
+    fprintf(
+        stderr,
+        "ahead     %llu named, %llu right; %llu reads queued, %llu used, %llu wasted (%s), %llu "
+        "dropped\n",
+        (unsigned long long)st.ahead_named, (unsigned long long)st.ahead_right,
+        (unsigned long long)st.ahead_queued, (unsigned long long)st.ahead_used,
+        (unsigned long long)st.ahead_wasted,
+        sl_format_bytes(wasted, sizeof wasted, st.ahead_wasted_bytes),
+        (unsigned long long)st.ahead_dropped);
+}
+
 int sl_engine_stats_save(const struct sl_engine_flags *f, sluice_session *s, struct sl_err *err)
 {
     sluice_error e = {0};
@@ -249,6 +294,7 @@ int sl_engine_stats_save(const struct sl_engine_flags *f, sluice_session *s, str
     if (!f->stats) return 0;
     if (strcmp(f->stats, "-") == 0) {
         print_stats(s);
+        print_ahead(s);
         return 0;
     }
     sluice_stats st;

@@ -78,6 +78,12 @@ int sl_engine_options(const struct sl_config *c, const sluice_options *o,
     if (!sl_evict_names[evict])
         return sl_fail(err, SL_E_ARG, NULL, "--evict", "'%.32s' is not available in this build",
                        o->evict);
+    out->lookahead = o->lookahead == SLUICE_LOOKAHEAD_ON ? (3 * c->top_k + 7) / 8 : o->lookahead;
+    if (out->lookahead > SL_LOOKAHEAD_MAX && o->lookahead == SLUICE_LOOKAHEAD_ON)
+        out->lookahead = SL_LOOKAHEAD_MAX;
+    if (out->lookahead < 0 || out->lookahead > SL_LOOKAHEAD_MAX)
+        return sl_fail(err, SL_E_ARG, NULL, "--lookahead", "is neither on, off nor from 1 to %d",
+                       SL_LOOKAHEAD_MAX);
     out->io = method_ids[io];
     out->evict = sl_evict_names[evict];
     out->threads = o->threads ? o->threads : sl_cpu_count();
@@ -121,11 +127,16 @@ static void price(struct sluice_pack *p, const struct sl_engine_opts *o, uint64_
         [SL_EG_TOKENIZER] = p->tokenizer_bytes,
         [SL_EG_PROCESS] = process_bytes,
     };
+    if (o->lookahead) {
+        bytes[SL_EG_ACTIVATIONS] += sl_lookahead_bytes(c);
+        bytes[SL_EG_TABLES] += sl_ahead_maps_bytes(p->pack);
+    }
     uint64_t session = ARENA_SLACK + sb.tables;
     for (int g = SL_EG_KDA; g <= SL_EG_LOGITS; g++)
         if (!sl_add_u64(session, bytes[g], &session)) session = UINT64_MAX;
     out->session_bytes = session;
     out->weights_bytes = bytes[SL_EG_TRUNK] + sl_model_bytes(p->pack) + ARENA_SLACK;
+    if (o->lookahead) out->weights_bytes += sl_ahead_maps_bytes(p->pack);
     out->logit_rows = rows;
     out->expanded = expanded;
     out->info.expanded_keys = expanded;
@@ -288,8 +299,7 @@ void sluice_session_plan(const sluice_session *s, sluice_plan_info *info)
     sl_store_get_stats(s->store, &st);
     g[SL_EG_TRUNK].measured_bytes = s->p->trunk_bytes;
     /* A slot takes memory when its first record arrives. */
-    g[SL_EG_SLOTS].measured_bytes =
-        (st.misses < st.n_slots ? st.misses : st.n_slots) * st.slot_bytes;
+    g[SL_EG_SLOTS].measured_bytes = (st.reads < st.n_slots ? st.reads : st.n_slots) * st.slot_bytes;
     g[SL_EG_TOKENIZER].measured_bytes = s->p->tokenizer_bytes;
     uint64_t resident = 0;
     uint64_t peak = 0;

@@ -24,7 +24,7 @@ static void see(void *ctx, enum sl_point point, int layer, uint64_t position, in
 
 void sl_engine_observe(struct sluice_session *s)
 {
-    const struct sl_observer o = {see, s, false};
+    const struct sl_observer o = {.see = see, .ctx = s};
     sl_graph_observe(s->graph, s->routes || s->trace ? &o : NULL);
 }
 

@@ -140,6 +140,7 @@ static int run_layer(struct sl_graph *g, int l, struct sl_err *err)
     rc = sl_graph_ffn_in(g, err);
     if (rc) return rc;
     sl_graph_see(g, SL_POINT_FFN_IN, l, g->x);
+    sl_graph_see_ahead(g);
     if (g->layer->is_moe)
         rc = sl_graph_moe(g, err);
     else

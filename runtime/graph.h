@@ -24,6 +24,7 @@ enum sl_point {
     SL_POINT_FINAL,    /* [n][hidden] input of lm_head, layer = n_layers */
     SL_POINT_LATENT,   /* [n][latent] input of the routed experts */
     SL_POINT_ROUTE,    /* struct sl_route [n] */
+    SL_POINT_AHEAD,    /* [n][hidden] next layer's FFN mix and norm, early; to who asks for it */
     SL_POINT_HIDDEN    /* struct sl_hidden: one expert's pairs; only to observers that ask for it */
 };
 struct sl_route {
@@ -43,6 +44,7 @@ struct sl_observer {
                 const void *data);
     void *ctx;
     bool hidden; /* report SL_POINT_HIDDEN too; all experts are then computed row by row */
+    bool ahead;  /* report SL_POINT_AHEAD too */
 };
 
 struct sl_graph;

@@ -245,7 +245,9 @@ int sl_graph_experts(struct sl_graph *g, int n_wanted, struct sl_err *err)
         const int n = n_wanted - at < most ? n_wanted - at : most;
         int rc = sl_store_request(g->store, g->l, g->moe.wanted + at, n, err);
         if (rc) return rc;
-        rc = run_request(g, n, sl_store_ready(g->store, g->l), at == 0, err);
+        const int n_hits = sl_store_ready(g->store, g->l);
+        if (at + n == n_wanted) sl_graph_name_ahead(g); /* behind the last of our own reads */
+        rc = run_request(g, n, n_hits, at == 0, err);
         if (rc) return rc;
         at += n;
     }

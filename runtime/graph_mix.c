@@ -101,3 +101,35 @@ int sl_graph_final(struct sl_graph *g, int first, struct sl_err *err)
     run_mix(&job);
     return sl_graph_check(g, g->c->n_layers - 1, "output of the FFN", err);
 }
+
+/* ---- look-ahead */
+
+/* The rms of every vector is there: sl_graph_ffn_in measured the last. */
+void sl_graph_mix_ahead(const struct sl_graph *g, int tok, float *out)
+{
+    const struct sl_layer *next = &g->m->layers[g->l + 1];
+    const int hidden = g->c->hidden_size;
+    const int n = g->n_banked + 1;
+    const float *v = g->stream + (size_t)tok * g->ld_stream;
+    const float *rms = g->rms + (size_t)tok * (size_t)g->n_slots;
+    float s[SL_MAX_LAYERS + 1];
+    for (int i = 0; i < n; i++)
+        s[i] = g->k.dot(next->ffn_mix, v + (size_t)i * (size_t)hidden, hidden) / rms[i];
+    g->k.softmax(s, n, 1.0f);
+    g->k.weighted_rows(out, s, v, (size_t)hidden, n, hidden);
+    g->k.rmsnorm(out, out, next->post_norm, hidden, (float)g->c->rms_norm_eps);
+}
+
+static void see_ahead_task(void *ctx, int tok, int worker)
+{
+    (void)worker;
+    struct sl_graph *g = ctx;
+    sl_graph_mix_ahead(g, tok, g->y + (size_t)tok * (size_t)g->c->hidden_size);
+}
+
+void sl_graph_see_ahead(struct sl_graph *g)
+{
+    if (!g->observer.ahead || !sl_ahead_has(g->c, g->l)) return;
+    sl_graph_run(g, g->n, see_ahead_task, g);
+    sl_graph_see(g, SL_POINT_AHEAD, g->l, g->y);
+}

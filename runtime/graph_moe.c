@@ -19,6 +19,7 @@ void sl_graph_dense(struct sl_graph *g)
 {
     const struct sl_config *c = g->c;
     const struct sl_ffn_weights *w = &g->layer->ffn;
+    sl_graph_name_ahead(g);
     g->segs[0] = (struct sl_seg){.w = &w->gate,
                                  .w2 = &w->up,
                                  .x = g->x,
@@ -196,6 +197,7 @@ int sl_graph_moe(struct sl_graph *g, struct sl_err *err)
                        g->l, c->n_experts - 1);
     sl_graph_see(g, SL_POINT_LATENT, g->l, g->moe.latent);
     sl_graph_see(g, SL_POINT_ROUTE, g->l, g->moe.routes);
+    sl_graph_judge_ahead(g);
     rc = sl_graph_experts(g, group_pairs(g), err);
     if (rc) return rc;
     sl_graph_run(g, token_tasks, sum_task, g);

@@ -16,6 +16,7 @@
 #include <limits.h>
 #include <stdatomic.h>
 #include "runtime/graph.h"
+#include "runtime/lookahead.h"
 
 #define SL_GRAPH_TOKENS 16 /* tokens of a task that works token by token */
 #define SL_GRAPH_BATCH                                                                             \
@@ -96,6 +97,7 @@ struct sl_graph {
     struct sl_observer observer;
     sl_routes_fn routes_fn; /* NULL: the router decides */
     void *routes_ctx;
+    struct sl_lookahead *ahead; /* NULL: no look-ahead */
     int n_threads;
     int n_slots; /* of the stream */
     size_t ld_stream;
@@ -179,6 +181,12 @@ int sl_graph_ffn_in(struct sl_graph *g, struct sl_err *err);  /* x */
 /* x of tokens [first, n): input of lm_head. */
 int sl_graph_final(struct sl_graph *g, int first, struct sl_err *err);
 
+/* What the next layer's FFN input would be if the stream stayed as it is: its mix and norm of token tok
+ * to out [hidden]. After sl_graph_ffn_in and before the FFN changes the stream. */
+void sl_graph_mix_ahead(const struct sl_graph *g, int tok, float *out);
+/* The same of all tokens, to an observer that asks for it; uses y. */
+void sl_graph_see_ahead(struct sl_graph *g);
+
 /* Sublayers: read x, write y and add it to the stream. */
 void sl_graph_kda(struct sl_graph *g);
 void sl_graph_mla(struct sl_graph *g);
@@ -186,6 +194,11 @@ void sl_graph_dense(struct sl_graph *g);
 int sl_graph_moe(struct sl_graph *g, struct sl_err *err);
 /* graph_experts.c: out rows of all pairs, shared_out; the routing is grouped already. */
 int sl_graph_experts(struct sl_graph *g, int n_wanted, struct sl_err *err);
+
+/* lookahead.c; nothing happens without look-ahead or for more than one token. Names experts of the next
+ * layer from x and queues their reads (segs[0] is used); compares what was named with the routes. */
+void sl_graph_name_ahead(struct sl_graph *g);
+void sl_graph_judge_ahead(struct sl_graph *g);
 
 /* Scratch floats a worker needs in each. */
 size_t sl_graph_kda_scratch(const struct sl_config *c);

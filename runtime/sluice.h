@@ -31,6 +31,8 @@ typedef struct {
     char text[1024];
 } sluice_error;
 
+#define SLUICE_LOOKAHEAD_ON (-1)
+
 /* Zero-initialise; 0 and NULL mean the default. Strings and lists are copied. */
 typedef struct {
     const char *device; /* "cpu" */
@@ -44,6 +46,9 @@ typedef struct {
     /* How experts are read: "auto" (io_uring where it is to be had), "uring", "pread", "mmap". */
     const char *io;
     const char *evict; /* which expert leaves the memory first: "lrfu", "lru" */
+    /* Experts of the next layer named, and read ahead, in decode: 1 to 64; 0: none; SLUICE_LOOKAHEAD_ON:
+     * three eighths of those that the router chooses. Never changes a result. */
+    int lookahead;
     /* Route trace to write, as sluice_trace() does; used by sluice_session_open. */
     const char *trace;
     /* Further folders to look for expert banks in; used by sluice_pack_open. */
@@ -96,6 +101,10 @@ typedef struct {
     sluice_drive drives[SLUICE_MAX_DRIVES];
     uint64_t trunk_bytes_read;  /* from the drive: once at open, and what streamed since */
     uint64_t expert_bytes_used; /* of records, read or found in memory (those at the mean size) */
+    /* Look-ahead: experts named, and those of them that the router then chose. Reads queued ahead; of
+     * these requested later (there, or on their way), evicted unused, and given up before they began. */
+    uint64_t ahead_named, ahead_right, ahead_queued, ahead_used, ahead_wasted, ahead_dropped;
+    uint64_t ahead_wasted_bytes; /* records read and evicted unused, at the mean size */
     int direct_io;
     const char *io, *evict; /* in use; static */
     char io_note[96];       /* why "auto" did not take io_uring, else empty */

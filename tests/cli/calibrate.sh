@@ -24,6 +24,21 @@ kill -9 $! 2>/dev/null
 wait $! 2>/dev/null
 check a_kill_leaves_no_result "k.stats exists" [ ! -e "$T/k.stats" ]
 
+mkdir -p "$P/calib"
+run calibrate "$P" --ids $IDS --tokens 4096 --window 256 --lookahead-only -o "$P/calib/lookahead.stats"
+check fits_lookahead_maps "exit $status: $(head -c 200 "$T/err")" [ "$status" = 0 ]
+run run "$P" --ids 3840,395,3105 -n 12 --temp 0 --ignore-eos --json
+cp "$T/out" "$T/off.json"
+run run "$P" --ids 3840,395,3105 -n 12 --temp 0 --ignore-eos --json --lookahead on --stats "$T/ahead.json"
+check lookahead_same_ids "$(json "$T/out" ids)" \
+    [ "$(json "$T/out" ids)" = "$(json "$T/off.json" ids)" ]
+check lookahead_is_counted "$(json "$T/ahead.json" lookahead right) right" \
+    [ "$(json "$T/ahead.json" lookahead named)" -gt 0 -a "$(json "$T/ahead.json" lookahead right)" -gt 0 ]
+refused lookahead_number 2 'lookahead' run "$P" --ids 1 -n 1 --lookahead 65
+refused lookahead_memory 5 'look-ahead maps' calibrate "$P" --ids $IDS --tokens 512 --lookahead-only \
+    --expert-memory 1000 -o "$T/x.stats"
+rm -r "$P/calib"
+
 refused no_output 2 '-o STATS is missing' calibrate "$P" --ids $IDS
 refused no_input 2 'TEXT or --ids' calibrate "$P" -o "$T/x.stats"
 refused no_text 3 'no-such' calibrate "$P" "$T/no-such.txt" -o "$T/x.stats"
