@@ -473,6 +473,9 @@ int sl_export_hf_cut(const struct sl_pack *p, const char *dst, int jobs, uint64_
                      struct sl_err *err)
 {
     struct export x = {.dst = dst, .err = err, .fd = -1, .task_bytes = task_bytes};
+    if (p->synthetic) /* a checkpoint has no place to say so */
+        return sl_fail(err, SL_E_SOURCE, p->dir, NULL,
+                       "a synthetic pack: its weights are made up and are not exported");
     int rc = sl_input_open_pack(&x.in, p, NULL, err);
     if (rc) return rc;
     rc = export_all(&x, jobs);

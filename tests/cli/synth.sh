@@ -41,6 +41,8 @@ check converts "exit $status: $(cat "$T/err")" [ "$status" = 0 ]
 run inspect "$T/low.pack" --json
 check mark_stays "$(head -c 200 "$T/out")" [ "$(json "$T/out" synthetic)" = true ]
 
+refused no_export 3 'synthetic pack' export "$T/raw.pack" "$T/hf" --format hf
+
 run synth "$T/big.pack" --like k3 --dry-run --json
 if [ "$(json "$T/out" missing_bytes)" = 0 ]; then
     skip full_disk "the drive has room for all of it"
