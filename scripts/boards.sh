@@ -36,6 +36,9 @@ How to read a plan:
 - A refusal is what `run` would say, with every term.
 - For your own machine: `sluice probe --path DRIVE -o here.json`, then
   `sluice plan k3 --board here.json`. A measured board replaces every assumption above.
+- To hold a prediction against a run: `sh scripts/plan_beside_run.sh PACK N [engine flags]`. Small models
+  come out slower than planned: handing work to threads is not in the model, and there it is most of
+  the time.
 END
     for b in $order; do
         printf '\n## %s\n\n%s\n\n' "$(title_of "$b")" "$(source_of "$b")"
