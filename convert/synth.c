@@ -1,8 +1,9 @@
 /* Writing a synthetic pack: trunk, banks, tokenizer, manifest; all or nothing.
  *
  * There is no journal: a pack is made at the speed of the drive and can be made again. What a failed run
- * made is removed, by name, and nothing else: the folder was empty or did not exist. Written pages are
- * dropped from the page cache at the end of each file, so that a run right after measures the drive. */
+ * made is removed, by name, and nothing else: the folder was empty or did not exist. Writes are direct
+ * where the file system takes them (whole pages from page-aligned buffers), so the page cache neither
+ * slows them nor keeps what a run right after wants to measure the drive with. */
 #define _GNU_SOURCE
 #include "convert/synth.h"
 
@@ -43,6 +44,13 @@ struct run {
 
 /* ---- files that are written by tasks ------------------------------------------------------------- */
 
+/* No promise: where it is refused, writes go through the page cache. */
+static void set_direct(int fd, bool on)
+{
+    int flags = fcntl(fd, F_GETFL);
+    if (flags >= 0) (void)fcntl(fd, F_SETFL, on ? flags | O_DIRECT : flags & ~O_DIRECT);
+}
+
 static int open_out(const char *path, uint64_t bytes, int *fd, struct sl_err *err)
 {
     int rc = sl_tmp_open(fd, path, false, err);
@@ -52,7 +60,10 @@ static int open_out(const char *path, uint64_t bytes, int *fd, struct sl_err *er
     else if (fallocate(*fd, 0, 0, (off_t)bytes) && errno != EOPNOTSUPP && errno != ENOSYS &&
              errno != EINVAL)
         rc = sl_fail_errno(err, SL_E_IO, errno, path, "reserve space");
-    if (rc) sl_tmp_discard(*fd, path);
+    if (rc)
+        sl_tmp_discard(*fd, path);
+    else
+        set_direct(*fd, true);
     return rc;
 }
 
@@ -71,8 +82,11 @@ static int put(struct run *r, int fd, const char *path, const uint8_t *data, uin
                uint64_t offset, struct sl_err *err)
 {
     int rc = sl_pwrite_all(fd, data, bytes, offset, path, err);
+    if (rc && fcntl(fd, F_GETFL) & O_DIRECT) { /* a drive with larger blocks than a page, perhaps */
+        set_direct(fd, false);
+        rc = sl_pwrite_all(fd, data, bytes, offset, path, err);
+    }
     if (rc) return rc;
-    (void)sync_file_range(fd, (off_t)offset, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
     sl_progress_add(r->progress, 0, bytes);
     return 0;
 }
@@ -92,6 +106,15 @@ struct trunk_job {
     int n, fd;
 };
 
+/* Rows of a strip: whole pages, about a task's bytes. */
+static uint64_t strip_rows(const struct sl_synth_plan *s, const struct sl_plan_tensor *t)
+{
+    uint64_t whole = SL_PAGE; /* fewest rows that fill pages: a page over its gcd with the row */
+    for (uint64_t unit = t->dst_unit; whole > 1 && unit % 2 == 0; unit /= 2) whole /= 2;
+    uint64_t n = s->plan->task_bytes / (t->dst_unit * whole);
+    return whole * (n ? n : 1);
+}
+
 /* Cuts distinct tensors into strips; with strips NULL it only counts. */
 static int cut(const struct sl_synth_plan *s, struct strip *strips)
 {
@@ -100,8 +123,7 @@ static int cut(const struct sl_synth_plan *s, struct strip *strips)
     for (int i = 0; i < f->n_tensors; i++) {
         const struct sl_plan_tensor *t = &f->tensors[i];
         if (s->same[i] != i) continue;
-        uint64_t step = s->plan->task_bytes / t->dst_unit;
-        if (!step) step = 1;
+        uint64_t step = strip_rows(s, t);
         for (uint64_t row = 0; row < t->units; row += step, n++)
             if (strips)
                 strips[n] = (struct strip){
@@ -113,9 +135,13 @@ static int cut(const struct sl_synth_plan *s, struct strip *strips)
 static uint64_t strip_bytes(const struct sl_synth_plan *s)
 {
     uint64_t most = s->plan->task_bytes;
-    for (int i = 0; i < s->plan->trunk.n_tensors; i++)
-        if (s->plan->trunk.tensors[i].dst_unit > most) most = s->plan->trunk.tensors[i].dst_unit;
-    return most;
+    for (int i = 0; i < s->plan->trunk.n_tensors; i++) {
+        const struct sl_plan_tensor *t = &s->plan->trunk.tensors[i];
+        uint64_t rows = strip_rows(s, t);
+        if (rows > t->units) rows = t->units;
+        if (rows * t->dst_unit > most) most = rows * t->dst_unit;
+    }
+    return most + SL_PAGE; /* the last strip is padded to a page */
 }
 
 static int write_strip(void *ctx, int task, uint8_t *buf, struct sl_err *err)
@@ -135,8 +161,11 @@ static int write_strip(void *ctx, int task, uint8_t *buf, struct sl_err *err)
         else if (!sl_synth_router_bias(&r->s.in.cfg, stream, row))
             return sl_fail(err, SL_E_NOMEM, r->trunk, t->src.name, "out of memory");
     }
-    s->crc32 = sl_crc32(0, buf, s->n * t->dst_unit);
-    return put(r, k->fd, r->trunk, buf, s->n * t->dst_unit, t->offset + s->row * t->dst_unit, err);
+    uint64_t bytes = s->n * t->dst_unit;
+    uint64_t padded = sl_align_up(bytes, SL_PAGE); /* zeros up to the next tensor */
+    s->crc32 = sl_crc32(0, buf, bytes);
+    memset(buf + bytes, 0, padded - bytes);
+    return put(r, k->fd, r->trunk, buf, padded, t->offset + s->row * t->dst_unit, err);
 }
 
 static void set_crcs(const struct trunk_job *k)
@@ -209,6 +238,7 @@ static int write_bank(struct run *r, const struct sl_plan_bank *b)
     int rc = open_out(b->path, b->file_bytes, &k.fd, r->err);
     if (!rc) {
         rc = sl_jobs_run(r->jobs, (n + k.group - 1) / k.group, write_group, &k, r->err);
+        set_direct(k.fd, false);
         if (!rc)
             rc = sl_write_bank_head(k.fd, b->path, k.entries, (uint32_t)n, b->file_bytes, r->err);
         rc = close_out(k.fd, b->path, rc, r->err);
