@@ -72,7 +72,8 @@ int sl_w_encode(const struct sl_w_job *job, void *scratch, const struct sl_w_pla
     sl_w_strip_init(&s, t->fmt, job->cols, f ? NULL : job->h, scratch);
     for (int r0 = 0; r0 < job->rows; r0 += L) {
         int rows = job->rows - r0 < L ? job->rows - r0 : L;
-        int rc = sl_w_strip_load(&s, job->w, r0, rows, t->rms, err);
+        int rc = sl_interrupted() ? sl_fail(err, SL_E_INTR, NULL, NULL, "interrupted")
+                                  : sl_w_strip_load(&s, job->w, r0, rows, t->rms, err);
         if (rc) return rc;
         for (int k = 0; k < job->rounds; k++) {
             if (k > 0) sl_w_strip_refit(&s, t, f);

@@ -117,7 +117,8 @@ int sl_w_tables_train(struct sl_w_tables *t, const struct sl_trellis *search, co
         int step = k < all_from && strips >= 4 * MIN_STRIPS ? 4 : 1;
         for (int b = k % step; b < strips && !rc; b += step) {
             int n = rows - b * L < L ? rows - b * L : L;
-            rc = sl_w_strip_load(&s, w, b * L, n, t->rms, err);
+            rc = sl_interrupted() ? sl_fail(err, SL_E_INTR, NULL, NULL, "interrupted")
+                                  : sl_w_strip_load(&s, w, b * L, n, t->rms, err);
             if (rc) break;
             bool choose = visits[b] < 3 || visits[b] % 8 == 0;
             if (visits[b]++ > 0) {
