@@ -68,13 +68,13 @@ static void fill_task(void *ctx, int task, int worker)
     memset(s->base + (size_t)task * SLICE, task, SLICE);
 }
 
-/* Seconds of the fastest window; *first is where the next one starts. Three at least. */
+/* Seconds of the fastest window; *first is where the next one starts. Three at least, but for Ctrl-C. */
 static double best_window(struct sl_pool *pool, int n_tasks, sl_task_fn fn, void *ctx, int *first,
                           double seconds)
 {
     double best = 0;
     const double end = now_seconds() + seconds;
-    for (int i = 0; i < 3 || (now_seconds() < end && !sl_interrupted()); i++) {
+    for (int i = 0; !i || (!sl_interrupted() && (i < 3 || now_seconds() < end)); i++) {
         double t0 = now_seconds();
         sl_pool_run(pool, n_tasks, fn, ctx);
         double t = now_seconds() - t0;
@@ -101,6 +101,7 @@ int sl_probe_memory(struct sl_pool *pool, uint64_t bytes, double seconds, double
         double window = (double)n * SLICE;
         *read_bps = window / best_window(pool, n, read_task, s, &s->first, seconds);
         *copy_bps = window / best_window(pool, n, copy_task, s, &s->first, seconds);
+        if (sl_interrupted()) rc = sl_fail(err, SL_E_INTR, NULL, NULL, "interrupted");
     }
     if (s) free(s->base);
     free(s);
@@ -215,6 +216,7 @@ int sl_probe_products(struct sl_pool *pool, const enum sl_fmt *fmts, int n, uint
     b->cpu.n_muls = 0;
     for (int i = 0; i < n && i < SL_BOARD_MULS; i++) {
         int rc = measure_format(pool, &k, fmts[i], bytes, seconds, &b->cpu.mul[b->cpu.n_muls], err);
+        if (!rc && sl_interrupted()) rc = sl_fail(err, SL_E_INTR, NULL, NULL, "interrupted");
         if (rc) return rc;
         b->cpu.n_muls++;
     }
