@@ -1,6 +1,6 @@
 /* w26, w36, p36, w16: trellis formats for routed experts. Blocks of 32 weights; this file defines them.
  *
- *   w = row * (S * T[index])        S * T an integer, row f16: the product is exact in f32
+ *   w = row * (S * T[index])        S * T an integer, row = f16 * 2^-12: the product is exact in f32
  *
  *   codes       w26, p36: u64 word [rows][cols/32]
  *               w36:      u64 word [rows][cols/32], then u32 plain [rows][cols/32]
@@ -8,7 +8,8 @@
  *                         upper half of the last word belongs to no column
  *   scales      u8 [rows][ceil(cols/32 / 2)]: nibble of block 2i low, of 2i+1 high, unused one 0;
  *               S = (4 + (nibble & 3)) << (nibble >> 2), 4 .. 56
- *   row_scales  f16 [rows]
+ *   row_scales  f16 [rows], in units of 2^-12: weights of common size (rms 0.001 to 1) then have
+ *               row scales that f16 holds as normal numbers
  *   table       w26, w16: i8 [64]; w36: i8 [128]; p36: i8 [64] of the base reading
  *   refinement plane set (p36 only): codes u32 plain [rows][cols/32], table i8 [128]
  *
@@ -30,6 +31,8 @@ static inline int sl_w_scale(unsigned nibble)
 {
     return (int)(4 + (nibble & 3)) << (nibble >> 2);
 }
+
+#define SL_W_ROW_UNIT 0x1p-12f /* a power of two: no digit is lost */
 
 static inline unsigned sl_w_nibble(const uint8_t *scales, int block)
 {

@@ -24,7 +24,7 @@ static inline struct sl_w_row sl_w_row_at(const struct sl_mat *w, int row)
         .words = w->codes + r * words * 8,
         .scales = w->scales + r * ((blocks + 1) / 2),
         .table = w->table,
-        .row = sl_f16_to_f32((uint16_t)(f16[0] | f16[1] << 8)),
+        .row = sl_f16_to_f32((uint16_t)(f16[0] | f16[1] << 8)) * SL_W_ROW_UNIT,
         .bits = w->fmt == SL_FMT_W16 ? 1 : 2,
     };
     if (w->fmt == SL_FMT_W36) x.plain = w->codes + (size_t)w->rows * words * 8 + r * blocks * 4;

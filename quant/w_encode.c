@@ -36,7 +36,7 @@ static void store(const struct sl_w_strip *s, const struct sl_w_job *job,
         for (size_t b = 0; b < blocks; b++)
             out->scales[r * nib_row + b / 2] |=
                 (uint8_t)(s->nibble[b * L + (size_t)i] << (b & 1) * 4);
-        put_le(out->row_scales + r * 2, sl_f32_to_f16(s->row[i]), 2);
+        put_le(out->row_scales + r * 2, sl_f32_to_f16(s->row[i] / SL_W_ROW_UNIT), 2);
     }
 }
 

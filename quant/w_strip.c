@@ -69,7 +69,7 @@ void sl_w_strip_init(struct sl_w_strip *s, enum sl_fmt fmt, int cols, const floa
 
 static float round_scale(float r)
 {
-    return sl_f16_to_f32(sl_f32_to_f16(r));
+    return sl_f16_to_f32(sl_f32_to_f16(r / SL_W_ROW_UNIT)) * SL_W_ROW_UNIT;
 }
 
 int sl_w_strip_load(struct sl_w_strip *s, const float *w, int row0, int rows, float table_rms,

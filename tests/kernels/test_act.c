@@ -154,7 +154,7 @@ static double row_scale(const struct sl_mat *w, int r)
 {
     if (!sl_fmt_is_trellis(w->fmt)) return 1;
     const uint8_t *p = w->row_scales + (size_t)r * 2;
-    return (double)sl_f16_to_f32((uint16_t)(p[0] | p[1] << 8));
+    return (double)sl_f16_to_f32((uint16_t)(p[0] | p[1] << 8)) * 0x1p-12;
 }
 
 /* Product from decoded weights: integers are recovered by exact division. */

@@ -82,7 +82,7 @@ static double value(const struct matrix *x, int r, int c, bool fine)
     double scale = (4.0 + nibble % 4) * (double)(1 << nibble / 4);
     double f16 =
         (double)sl_f16_to_f32((uint16_t)(x->row_scales[2 * r] | x->row_scales[2 * r + 1] << 8));
-    return f16 * scale * (int8_t)table[index];
+    return f16 * 0x1p-12 * scale * (int8_t)table[index];
 }
 
 static void every_weight(void **s)

@@ -218,7 +218,7 @@ static void ends_of_the_range(void **s)
         float *w = bells(ROWS * COLS, 1.0f), row[COLS];
         for (int c = 0; c < COLS; c++) {
             w[c] = 0.0f;
-            w[COLS + c] *= 1e7f;       /* near the largest row scale */
+            w[COLS + c] *= 2e3f;       /* near the largest row scale */
             w[2 * COLS + c] *= 1e-30f; /* far below the least: becomes zero */
             w[3 * COLS + c] = c == 40 ? 1.0f : 0.0f;
         }
