@@ -17,6 +17,7 @@
 #include "convert/synth_routes.h"
 #include "kernels/block_mxfp4.h"
 #include "kernels/block_t8.h"
+#include "kernels/block_w.h"
 #include "kernels/half.h"
 
 #define RMS_BINADE 1.5275252316519468 /* of +-[1, 2): sqrt(7/3) */
@@ -321,7 +322,8 @@ static void fill_trellis(int rows, int cols, const struct sl_plane_offsets *o,
         clear_last_nibbles(record + o->scales, rows, (size_t)(blocks + 1) / 2, blocks);
     }
     if (n->row_scales)
-        fill_f16(g, 1 / (sqrt(cols) * RMS_W * RMS_T8), F16_LOW, record + o->row_scales, rows);
+        fill_f16(g, 1 / (sqrt(cols) * RMS_W * RMS_T8 * (double)SL_W_ROW_UNIT), F16_LOW,
+                 record + o->row_scales, rows);
     fill_table(g, record + o->table, (int)n->table);
 }
 

@@ -26,7 +26,7 @@ json "$T/out" text >"$T/json_text"
 run run "$P" --ids "$ids" -n 32 --temp 0 --ignore-eos
 check streamed_text_is_the_same "differs from --json" cmp -s "$T/out" "$T/json_text"
 check quiet_when_no_terminal "stderr: $(head -c 200 "$T/err")" [ ! -s "$T/err" ]
-for opts in "--threads 1" "--threads 3" "--chunk 1" "--chunk 7" "--ctx 100" "--ram 64MB"; do
+for opts in "--threads 1" "--threads 3" "--chunk 1" "--chunk 7" "--ctx 100" "--ram 64MB --threads 2"; do
     # shellcheck disable=SC2086
     run run "$P" --ids "$ids" -n 32 --temp 0 --ignore-eos $opts --json
     check "same_ids_with_${opts// /_}" "exit $status: $(head -c 200 "$T/err")" \
