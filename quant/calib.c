@@ -225,7 +225,7 @@ int sl_calib_load(struct sl_calib **out, const char *path, const struct sl_calib
         rc = sl_fail(err, SL_E_NOMEM, path, "meta", "out of memory");
     if (!rc) rc = sl_stats_get(in, "meta", text, n, err);
     if (!rc) rc = sl_calib_open(&c, s, is_moe, t.per_expert != 0, err);
-    if (!rc) {
+    if (!rc && c) {
         c->tokens = t.tokens;
         c->windows = t.windows;
         rc = load_layers(c, in, err);

@@ -175,7 +175,7 @@ static int read_index(struct sl_stats_in *in, uint64_t size, struct sl_err *err)
 
 int sl_stats_open(struct sl_stats_in **out, const char *path, struct sl_err *err)
 {
-    uint64_t size;
+    uint64_t size = 0;
     int rc = sl_file_size(path, &size, SL_E_SOURCE, err);
     if (rc) return rc;
     struct sl_stats_in *in = calloc(1, sizeof *in);
