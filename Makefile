@@ -267,7 +267,7 @@ distclean:
 help:
 	@echo 'make               library, shared library, command line tool'
 	@echo 'make demo          convert the bundled model, print generated text, memory and speed'
-	@echo 'make test          all tests; FILTER=words picks suites whose name holds one of them'
+	@echo 'make test          all tests; FILTER=words picks suites, -word leaves out'
 	@echo 'make asan, tsan    tests under sanitizers (own object trees)'
 	@echo 'make bench         time the building blocks'
 	@echo 'make crosscheck    compare with independent implementations, where installed'

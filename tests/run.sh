@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs the tests: every program $BUILD/tests/*/test_*, then tests/check_includes.sh and tests/cli/*.sh.
 #
-#   tests/run.sh [--crosscheck] [WORD...]     only suites whose name (folder/file) holds one of the words
+#   tests/run.sh [--crosscheck] [WORD...]     only suites whose name (folder/file) holds one of the words;
+#                                             a word after a minus leaves suites out: -full_size
 #
 # Environment: BUILD (build), WRAPPER (put before each program, for instance an emulator), JOBS (2).
 # Scripts are run from the project root with SLUICE set to the command line tool and BUILD as above;
@@ -22,11 +23,18 @@ jobs=${JOBS:-2}
 logs=$BUILD/test-logs.$$ # two runs may share a tree
 cross=0
 [ "${1:-}" = --crosscheck ] && cross=1 && shift
-words=("$@")
+words=() unwanted=()
+for w in "$@"; do
+    case $w in
+    -*) unwanted+=("${w#-}") ;;
+    *) words+=("$w") ;;
+    esac
+done
 
 wanted() {
-    [ ${#words[@]} = 0 ] && return 0
     local w
+    for w in "${unwanted[@]}"; do [[ $1 == *"$w"* ]] && return 1; done
+    [ ${#words[@]} = 0 ] && return 0
     for w in "${words[@]}"; do [[ $1 == *"$w"* ]] && return 0; done
     return 1
 }
