@@ -37,6 +37,18 @@ int sl_fail(struct sl_err *err, int code, const char *file, const char *field, c
  * SL_E_NOSPACE, ENOMEM SL_E_NOMEM, EINTR after sl_interrupted() SL_E_INTR, everything else keeps `code`. */
 int sl_fail_errno(struct sl_err *err, int code, int sys_errno, const char *file, const char *what);
 
+#ifdef __clang_analyzer__
+/* Told to the static analyzer alone: an error code is never 0, so that `rc = p ? 0 : sl_fail(...)`
+ * proves p where rc is 0. */
+static inline int sl_fail_is_not_zero(int code)
+{
+    if (!code) __builtin_unreachable();
+    return code;
+}
+#define sl_fail(...)       sl_fail_is_not_zero((sl_fail)(__VA_ARGS__))
+#define sl_fail_errno(...) sl_fail_is_not_zero((sl_fail_errno)(__VA_ARGS__))
+#endif
+
 /* Exit status of design section 8 for a code. */
 int sl_exit_status(int code);
 
