@@ -137,7 +137,7 @@ int sl_calib_bank_open(struct sl_calib_bank **out, const struct sl_calib_file *f
     if (!rc) rc = load((void **)&b->counts, f, layer, "counts", err);
     if (!rc) rc = load((void **)&b->latent_e, f, layer, "latent_e", err);
     if (!rc) rc = load((void **)&b->hidden_e, f, layer, "hidden_e", err);
-    if (!rc && !normalise(b->latent, L))
+    if (!rc && (!b->latent || !normalise(b->latent, L)))
         rc = sl_fail(err, SL_E_SOURCE, NULL, "calibration",
                      "layer %d: the latent covariance is empty", layer);
     if (!rc && !b->latent_e) {

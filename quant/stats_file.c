@@ -157,9 +157,9 @@ static int read_index(struct sl_stats_in *in, uint64_t size, struct sl_err *err)
         return not_stats(in, "cut, or with bytes in excess", err);
     in->sections = malloc(index_bytes ? index_bytes : 1);
     if (!in->sections) return sl_fail(err, SL_E_NOMEM, in->path, NULL, "out of memory");
-    rc = index_bytes ? sl_pread_all(in->fd, in->sections, index_bytes, h.index_offset, in->path,
-                                    SL_E_SOURCE, err)
-                     : 0;
+    rc = h.n_sections ? sl_pread_all(in->fd, in->sections, index_bytes, h.index_offset, in->path,
+                                     SL_E_SOURCE, err)
+                      : 0;
     if (rc) return rc;
     if (h.index_crc32 != sl_crc32(0, in->sections, index_bytes))
         return not_stats(in, "the index's crc32 is wrong", err);

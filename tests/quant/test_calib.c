@@ -43,7 +43,7 @@ static void gram_equals_the_plain_loop(void **s)
     sl_kernels_init(&k, sl_cpu_detect());
     for (int round = 0; round < 12; round++) {
         int n = 1 + kc_below(70), d = 1 + kc_below(150), ld = d + kc_below(5);
-        float *x = malloc((size_t)n * (size_t)ld * sizeof *x);
+        float *x = calloc((size_t)n * (size_t)ld, sizeof *x);
         float *work = malloc(sl_gram_work_floats(n, d) * sizeof *work);
         double *g = calloc((size_t)d * (size_t)d, sizeof *g);
         float *f = calloc((size_t)d * (size_t)d, sizeof *f);
