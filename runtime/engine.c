@@ -259,6 +259,8 @@ static int open_parts(struct sluice_session *s, const struct sl_engine_opts *o, 
     if (rc) return rc;
 
     size_t mark = s->arena.used;
+    s->ids = sl_arena_alloc(&s->arena, plan->info.ctx * sizeof *s->ids, 64);
+    if (!s->ids) return sl_fail(err, SL_E_BUDGET, NULL, NULL, "session arena is too small");
     rc = sl_state_open(&s->state, c, plan->info.ctx, plan->expanded, &s->arena, err);
     if (rc) return rc;
     uint64_t state_bytes = s->arena.used - mark;
@@ -443,6 +445,7 @@ int sluice_feed_logits(sluice_session *s, const int32_t *ids, size_t n, sluice_l
     sl_graph_get_stages(s->graph, &before);
     double busy = drive_busy(s);
     double start = now_seconds();
+    if (n) memcpy(s->ids + s->state->position, ids, n * sizeof *ids);
     sl_graph_look_ahead(s->graph, decode ? s->ahead : NULL);
     rc = feed_pieces(s, ids, n, on_logits, ctx, &err);
     double seconds = now_seconds() - start;

@@ -90,6 +90,7 @@ struct sluice_session {
     struct sl_graph *graph;
     struct sl_lookahead *ahead; /* NULL: off */
     struct sl_sampler sampler;
+    int32_t *ids;      /* [ctx], those below the position were fed */
     float *rows;       /* [plan.logit_rows][vocab] */
     const float *last; /* row of the last token fed, NULL before the first */
     bool spoiled;      /* a feed failed half way */

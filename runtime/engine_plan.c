@@ -113,10 +113,11 @@ static void price(struct sluice_pack *p, const struct sl_engine_opts *o, uint64_
     sl_state_price(c, o->ctx, expanded, &sb);
     uint64_t rows = o->logit_rows < chunk ? o->logit_rows : chunk;
     uint64_t vocab = (uint64_t)c->vocab_size;
+    const uint64_t ids = sl_align_up(o->ctx * sizeof(int32_t), 64); /* of the session, kept */
     uint64_t bytes[SL_N_ENGINE_GROUPS] = {
         [SL_EG_TRUNK] = sl_trunk_bytes(p->pack),
-        [SL_EG_TABLES] =
-            sl_model_bytes(p->pack) + sb.tables + UINT64_C(2) * ARENA_SLACK + store_tables(p->pack),
+        [SL_EG_TABLES] = sl_model_bytes(p->pack) + sb.tables + ids + UINT64_C(2) * ARENA_SLACK +
+                         store_tables(p->pack),
         [SL_EG_KDA] = sb.kda,
         [SL_EG_CONV] = sb.conv,
         [SL_EG_MLA] = sb.mla_rows,
@@ -131,7 +132,7 @@ static void price(struct sluice_pack *p, const struct sl_engine_opts *o, uint64_
         bytes[SL_EG_ACTIVATIONS] += sl_lookahead_bytes(c);
         bytes[SL_EG_TABLES] += sl_ahead_maps_bytes(p->pack);
     }
-    uint64_t session = ARENA_SLACK + sb.tables;
+    uint64_t session = ARENA_SLACK + sb.tables + ids;
     for (int g = SL_EG_KDA; g <= SL_EG_LOGITS; g++)
         if (!sl_add_u64(session, bytes[g], &session)) session = UINT64_MAX;
     out->session_bytes = session;

@@ -56,6 +56,13 @@ typedef struct {
     int n_bank_dirs;
     /* Check records and tensors against their checksums as they are read: 0 and 1 yes, -1 no. */
     int check_crc;
+    /* States of earlier prompts that sluice_prompt() may go on from, shared by the sessions of a pack:
+     * bytes of memory, 0: none; a folder for those that no longer fit (NULL: they are dropped) and
+     * its ceiling, 0: 8 times the memory; ids a block of shared rows, 0: 512. The first session decides. */
+    uint64_t prefix_bytes;
+    const char *prefix_dir;
+    uint64_t prefix_disk_bytes;
+    uint32_t prefix_block;
 } sluice_options;
 
 typedef struct {
@@ -150,6 +157,29 @@ int sluice_feed(sluice_session *s, const int32_t *ids, size_t n, sluice_error *e
 typedef int (*sluice_logits_fn)(void *ctx, uint64_t position, const float *logits);
 int sluice_feed_logits(sluice_session *s, const int32_t *ids, size_t n, sluice_logits_fn on_logits,
                        void *ctx, sluice_error *err);
+/* Makes ids[0..n) the session's whole sequence with the least work: goes on from where it stands when
+ * that is a start of ids, else from the longest stored start (sluice_prefix_keep), else from the
+ * beginning. n > 0. *cached (may be NULL) is how many ids were not computed, at most n, and n only where
+ * the session stood exactly there. The result equals a reset and one sluice_feed of all ids. Also right
+ * after an error: a spoiled session is reset by it.
+ *
+ * marks[n_marks], rising: positions at which the state is stored on the way (the end of a system prompt,
+ * of turns). Each stop costs a sweep of the experts, so that those closer than a block of
+ * options.prefix_block ids to the one before are passed over, the first and the last excepted. */
+int sluice_prompt(sluice_session *s, const int32_t *ids, size_t n, const size_t *marks,
+                  size_t n_marks, size_t *cached, sluice_error *err);
+/* Stores the state at the current position for later prompts, of any session of the pack. 0 also when
+ * there is no store or it is too small for one state. */
+int sluice_prefix_keep(sluice_session *s, sluice_error *err);
+typedef struct {
+    uint64_t memory_bytes, memory_used, disk_bytes, disk_used;
+    uint64_t snapshots, blocks;             /* in memory and on disk */
+    uint64_t lookups, hits, restored_tokens; /* restored: ids that were not computed */
+    uint64_t evicted, refused;              /* refused: files that were damaged or not ours */
+} sluice_prefix_stats;
+void sluice_get_prefix_stats(const sluice_session *s, sluice_prefix_stats *out);
+/* The ids fed so far, sluice_position() of them, valid until the next feed. */
+const int32_t *sluice_ids(const sluice_session *s);
 /* Logits after the last token fed, [vocab_size]; NULL before the first. */
 const float *sluice_logits(const sluice_session *s);
 
@@ -165,6 +195,12 @@ int sluice_next(sluice_session *s, const sluice_sampling *sampling, int32_t *id,
  * leaves the session as it was. Logits are stored too: a restored session goes on as if never stopped. */
 int sluice_state_save(const sluice_session *s, const char *path, sluice_error *err);
 int sluice_state_load(sluice_session *s, const char *path, sluice_error *err);
+/* The same with note_bytes bytes of the host's own in the file, at most 64 MiB (a conversation): load
+ * gives them in malloc'ed memory (sluice_free), NULL and 0 where there are none. */
+int sluice_state_save_note(const sluice_session *s, const char *path, const void *note,
+                           size_t note_bytes, sluice_error *err);
+int sluice_state_load_note(sluice_session *s, const char *path, void **note, size_t *note_bytes,
+                           sluice_error *err);
 
 /* For comparing two packs of one model: from here on s takes the experts that leader chose at the same
  * positions, so that they differ by arithmetic alone. The leader is empty now, feeds first, and stays

@@ -1,6 +1,7 @@
 /* A session in a file: the state at one position, and the logits that follow it.
  *
- *   64-byte header | pieces of sl_state_each() | logits [vocab] f32, if any | u32 crc32 of all before
+ *   64-byte header | pieces of sl_state_each() | logits [vocab] f32, if any | ids [position] i32
+ *   | note of the host | u32 crc32 of all before
  *
  * KDA states cannot be rewound, so a file is good at exactly its position. It names the weights it was
  * computed with (source sha256, and the crc32s of the trunk: t8 and bf16 packs give different states).
@@ -16,8 +17,8 @@
 #include "runtime/engine.h"
 
 #define STATE_MAGIC   "SLSTATE1"
-#define STATE_VERSION 1
-enum { CRC_PIECE = 1 << 20 };
+#define STATE_VERSION 2
+enum { CRC_PIECE = 1 << 20, NOTE_MAX = 64 << 20 };
 
 struct state_header {
     char magic[8];
@@ -28,7 +29,8 @@ struct state_header {
     unsigned char source[16]; /* first half of the source's sha256 */
     uint32_t trunk_crc32;     /* of the trunk tensors' own crc32s, in file order */
     uint32_t has_logits;
-    uint32_t reserved[2];
+    uint32_t note_bytes;
+    uint32_t reserved;
 };
 _Static_assert(sizeof(struct state_header) == 64, "on disk");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "structs go to the file as they lie");
@@ -89,29 +91,43 @@ static void fill_header(struct state_header *h, const struct sluice_session *s)
     sl_state_each(s->state, count_piece, &h->state_bytes);
 }
 
-static int write_all(struct transfer *t, const struct sluice_session *s)
+static int write_all(struct transfer *t, const struct sluice_session *s, const void *note,
+                     size_t note_bytes)
 {
     struct state_header h;
     fill_header(&h, s);
+    h.note_bytes = (uint32_t)note_bytes;
     int rc = write_piece(t, &h, sizeof h);
     if (!rc) rc = sl_state_each(s->state, write_piece, t);
     if (!rc && h.has_logits)
         rc = write_piece(t, (void *)(uintptr_t)s->last, (uint64_t)h.vocab * sizeof(float));
+    if (!rc) rc = write_piece(t, s->ids, h.position * sizeof *s->ids);
+    if (!rc && note_bytes) rc = write_piece(t, (void *)(uintptr_t)note, note_bytes);
     uint32_t crc = t->crc;
     return rc ? rc : write_piece(t, &crc, sizeof crc);
 }
 
 int sluice_state_save(const sluice_session *s, const char *path, sluice_error *error)
 {
+    return sluice_state_save_note(s, path, NULL, 0, error);
+}
+
+int sluice_state_save_note(const sluice_session *s, const char *path, const void *note,
+                           size_t note_bytes, sluice_error *error)
+{
     struct sl_err err = {0};
     struct transfer t = {.path = path, .err = &err};
+    if (note_bytes > NOTE_MAX)
+        return sl_engine_give(
+            error, &err,
+            sl_fail(&err, SL_E_ARG, path, "note", "%zu bytes, at most %d", note_bytes, NOTE_MAX));
     if (s->spoiled)
         return sl_engine_give(
             error, &err,
             sl_fail(&err, SL_E_ARG, NULL, NULL, "a feed failed: there is no state to save"));
     int rc = sl_tmp_open(&t.fd, path, false, &err);
     if (rc) return sl_engine_give(error, &err, rc);
-    rc = write_all(&t, s);
+    rc = write_all(&t, s, note, note_bytes);
     if (rc)
         sl_tmp_discard(t.fd, path);
     else
@@ -128,9 +144,11 @@ static int check_size(const struct state_header *h, uint64_t file_bytes, const c
     if (h->version != STATE_VERSION)
         return sl_fail(err, SL_E_SOURCE, path, "version", "%u, this build reads %d", h->version,
                        STATE_VERSION);
-    uint64_t bytes = sizeof *h + h->state_bytes + sizeof(uint32_t);
+    uint64_t bytes = sizeof *h + h->state_bytes + sizeof(uint32_t) + h->note_bytes;
     if (h->has_logits) bytes += (uint64_t)h->vocab * sizeof(float);
-    if (h->state_bytes > file_bytes || bytes != file_bytes)
+    bytes += h->position * sizeof(int32_t); /* may wrap round; then the position is refused */
+    if (h->state_bytes > file_bytes || h->position > file_bytes || h->note_bytes > NOTE_MAX ||
+        bytes != file_bytes)
         return sl_fail(err, SL_E_SOURCE, path, NULL, "has %llu bytes, its header says %llu",
                        (unsigned long long)file_bytes, (unsigned long long)bytes);
     return 0;
@@ -190,8 +208,30 @@ static int check_pieces(struct sluice_session *s, const struct state_header *h, 
                    (unsigned long long)bytes);
 }
 
-static int load(struct sluice_session *s, struct transfer *t)
+/* Ids and note, which lie behind what goes straight into the session, into memory of their own. */
+static int read_tail(const struct sluice_session *s, const struct state_header *h,
+                     const struct transfer *t, int32_t **ids, void **note)
 {
+    uint64_t at = sizeof *h + h->state_bytes;
+    if (h->has_logits) at += (uint64_t)h->vocab * sizeof(float);
+    const size_t id_bytes = (size_t)h->position * sizeof **ids;
+    *ids = malloc(id_bytes + 1);
+    *note = h->note_bytes ? malloc(h->note_bytes) : NULL;
+    if (!*ids || (h->note_bytes && !*note))
+        return sl_fail(t->err, SL_E_NOMEM, t->path, NULL, "no memory");
+    int rc = sl_pread_all(t->fd, *ids, id_bytes, at, t->path, SL_E_SOURCE, t->err);
+    for (uint64_t i = 0; i < h->position && !rc; i++)
+        if ((*ids)[i] < 0 || (*ids)[i] >= s->p->pack->cfg.vocab_size)
+            rc = sl_fail(t->err, SL_E_SOURCE, t->path, "ids", "%d is outside the vocabulary",
+                         (*ids)[i]);
+    if (!rc && *note)
+        rc = sl_pread_all(t->fd, *note, h->note_bytes, at + id_bytes, t->path, SL_E_SOURCE, t->err);
+    return rc;
+}
+
+static int load(struct sluice_session *s, struct transfer *t, void **note, size_t *note_bytes)
+{
+    int32_t *ids = NULL;
     struct state_header h;
     uint64_t file_bytes;
     int rc = sl_file_size(t->path, &file_bytes, SL_E_SOURCE, t->err);
@@ -200,7 +240,14 @@ static int load(struct sluice_session *s, struct transfer *t)
     if (!rc) rc = check_crc(t, file_bytes);
     if (!rc) rc = check_identity(&h, s, t->path, t->err);
     if (!rc) rc = check_pieces(s, &h, t->path, t->err);
-    if (rc) return rc;
+    if (!rc) rc = read_tail(s, &h, t, &ids, note);
+    if (rc) {
+        free(ids);
+        return rc;
+    }
+    *note_bytes = h.note_bytes;
+    memcpy(s->ids, ids, (size_t)h.position * sizeof *ids);
+    free(ids);
 
     /* From here on only the drive can fail; a half-loaded state then needs a reset. */
     s->spoiled = true;
@@ -218,10 +265,27 @@ static int load(struct sluice_session *s, struct transfer *t)
 
 int sluice_state_load(sluice_session *s, const char *path, sluice_error *error)
 {
+    void *note;
+    size_t note_bytes;
+    int rc = sluice_state_load_note(s, path, &note, &note_bytes, error);
+    free(note);
+    return rc;
+}
+
+int sluice_state_load_note(sluice_session *s, const char *path, void **note, size_t *note_bytes,
+                           sluice_error *error)
+{
     struct sl_err err = {0};
     struct transfer t = {.path = path, .err = &err};
+    *note = NULL;
+    *note_bytes = 0;
     t.fd = open(path, O_RDONLY | O_CLOEXEC);
-    int rc = t.fd < 0 ? sl_fail_errno(&err, SL_E_SOURCE, errno, path, "open") : load(s, &t);
+    int rc = t.fd < 0 ? sl_fail_errno(&err, SL_E_SOURCE, errno, path, "open")
+                      : load(s, &t, note, note_bytes);
     if (t.fd >= 0) close(t.fd);
-    return rc ? sl_engine_give(error, &err, rc) : 0;
+    if (!rc) return 0;
+    free(*note);
+    *note = NULL;
+    *note_bytes = 0;
+    return sl_engine_give(error, &err, rc);
 }
