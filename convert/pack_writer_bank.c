@@ -138,7 +138,7 @@ static int write_group(void *ctx, int task, uint8_t *buf, struct sl_err *err)
         int rc = in->ops->read_expert(in, k->b->layer, x, scratch, &src, err);
         if (!rc) rc = fill_record(k, x, e, &src, at, check, err);
         if (rc) return rc;
-        e->crc32 = sl_crc32(0, at, e->bytes);
+        sl_record_checksums(e, at);
         at += e->bytes;
     }
     uint64_t offset = k->entries[first].offset;

@@ -217,7 +217,7 @@ static int write_group(void *ctx, int task, uint8_t *buf, struct sl_err *err)
         sl_synth_record(
             c, e, sl_synth_stream(k->r->o->seed, STREAM_BANK, (uint64_t)k->b->layer, (uint64_t)x),
             at);
-        e->crc32 = sl_crc32(0, at, e->bytes);
+        sl_record_checksums(e, at);
         at += e->bytes;
     }
     return put(k->r, k->fd, k->b->path, buf, (uint64_t)(at - buf), k->entries[first].offset, err);

@@ -122,7 +122,9 @@ static int check_entry(const struct sl_bank *b, uint32_t expert, uint64_t at,
                                    set ? "refinement " : "", planes[i], got_want[i][0],
                                    got_want[i][1]);
         }
-    if (e->reserved[0] || e->reserved[1])
+    if (e->n_planes == 1 && e->base_crc32)
+        return bad_entry(err, b, expert, "base_crc32", e->base_crc32, 0);
+    if (e->reserved)
         return sl_fail(err, SL_E_PACK, b->label, NULL, "expert %u: reserved bytes are not zero",
                        expert);
     return 0;

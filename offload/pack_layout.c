@@ -10,6 +10,7 @@
 
 #include <string.h>
 
+#include "base/file.h"
 #include "base/size.h"
 
 /* Places one plane at *at and advances it; an absent plane takes no room. */
@@ -72,6 +73,19 @@ int sl_record_layout(struct sl_bank_entry *e, const enum sl_fmt fmt[SL_N_MATS], 
                        latent);
     e->bytes = (uint32_t)at;
     return 0;
+}
+
+void sl_record_checksums(struct sl_bank_entry *e, const uint8_t *record)
+{
+    uint32_t base = sl_crc32(0, record, e->base_bytes);
+    e->base_crc32 = e->n_planes == 2 ? base : 0;
+    e->crc32 = sl_crc32(base, record + e->base_bytes, e->bytes - e->base_bytes);
+}
+
+/* crc(a b) = crc(a zeros) ^ crc(b): what is left of the whole when the base is taken out. */
+uint32_t sl_record_fine_crc32(const struct sl_bank_entry *e)
+{
+    return e->crc32 ^ sl_crc32_combine(e->base_crc32, 0, e->bytes - e->base_bytes);
 }
 
 uint64_t sl_bank_first_record(uint32_t n_experts)

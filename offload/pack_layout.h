@@ -50,7 +50,8 @@ struct sl_bank_entry {
     uint32_t
         base_bytes; /* bytes that a base-only read needs, multiple of 4096; = bytes when n_planes is 1 */
     struct sl_plane_offsets planes[SL_N_MATS][2]; /* [matrix][0 base, 1 refinement] */
-    uint32_t reserved[2];
+    uint32_t base_crc32; /* of the first base_bytes when n_planes is 2, else 0 */
+    uint32_t reserved;
 };
 _Static_assert(sizeof(struct sl_bank_entry) == 128, "on disk");
 
@@ -60,6 +61,12 @@ _Static_assert(sizeof(struct sl_bank_entry) == 128, "on disk");
  * the shape. */
 int sl_record_layout(struct sl_bank_entry *e, const enum sl_fmt fmt[SL_N_MATS], int latent,
                      int width, struct sl_err *err);
+
+/* The checksums of e for its padded record: one whole, and one of the base planes where there are two
+ * plane sets, so that a read of either part alone can be checked. */
+void sl_record_checksums(struct sl_bank_entry *e, const uint8_t *record);
+/* crc32 that bytes [base_bytes, bytes) must have; n_planes is 2. */
+uint32_t sl_record_fine_crc32(const struct sl_bank_entry *e);
 
 /* Offset of the first record: header + index, padded to 4 KiB. */
 uint64_t sl_bank_first_record(uint32_t n_experts);

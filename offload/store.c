@@ -59,14 +59,34 @@ void sl_store_make_empty(struct sl_store *s, uint32_t slot)
     x->layer = x->expert = -1;
     x->state = SL_SLOT_EMPTY;
     x->ahead = x->begun = x->again = false;
-    x->tried = 0;
+    x->tried = x->have = x->target = 0;
     s->empty[s->n_empty++] = slot;
 }
 
-static void want(struct sl_store *s, uint32_t slot)
+void sl_store_give_up(struct sl_store *s, uint32_t slot)
+{
+    struct sl_slot *x = &s->slots[slot];
+    if (!x->have) {
+        sl_store_make_empty(s, slot);
+        return;
+    }
+    x->state = SL_SLOT_READY;
+    x->target = x->have;
+}
+
+/* Bytes of a record that are needed of it. */
+static uint32_t needed(const struct sl_store *s, int layer, int expert, bool whole)
+{
+    const struct sl_bank_entry *e = &s->p->banks[s->p->bank_of[layer]].entries[expert];
+    return whole ? e->bytes : e->base_bytes;
+}
+
+static void want(struct sl_store *s, uint32_t slot, uint32_t need)
 {
     struct sl_slot *x = &s->slots[slot];
     pin(s, x);
+    x->asked = need;
+    s->stats.bytes_used += need;
     x->wanted = true;
     s->wanted[s->n_wanted++] = slot;
     sl_evict_use(s->evict, slot, key_of(s, x->layer, x->expert));
@@ -140,33 +160,45 @@ static bool free_one(struct sl_store *s, bool prefetch)
 }
 
 /* An EMPTY slot for (layer, expert), which is INFLIGHT and in no queue then. */
-static uint32_t assign_slot(struct sl_store *s, int layer, int expert)
+static uint32_t assign_slot(struct sl_store *s, int layer, int expert, uint32_t need)
 {
     uint32_t slot = s->empty[--s->n_empty];
     struct sl_slot *x = &s->slots[slot];
     x->layer = layer;
     x->expert = expert;
     x->state = SL_SLOT_INFLIGHT;
+    x->have = 0;
+    x->target = need;
     s->where[key_of(s, layer, expert)] = slot;
     return slot;
 }
 
 /* The caller has counted: there is a slot to be had. */
-static void start_read(struct sl_store *s, int layer, int expert)
+static void start_read(struct sl_store *s, int layer, int expert, uint32_t need)
 {
     bool found = free_one(s, false);
     assert(found);
     (void)found;
-    uint32_t slot = assign_slot(s, layer, expert);
-    want(s, slot);
+    uint32_t slot = assign_slot(s, layer, expert, need);
+    want(s, slot, need);
     sl_slot_queue_push(s, &s->demand, slot);
 }
 
 /* A requested record that has a slot: it is resident, or a prefetch brings it, or was about to. */
-static void request_found(struct sl_store *s, uint32_t slot)
+static void request_found(struct sl_store *s, uint32_t slot, uint32_t need)
 {
     struct sl_slot *x = &s->slots[slot];
-    if (!x->ahead) {
+    bool more = x->target < need;
+    if (more) x->target = need;
+    if (more && x->state == SL_SLOT_READY) {
+        /* Pinned or not, the planes that are there stay where they are. */
+        x->state = SL_SLOT_INFLIGHT;
+        x->begun = x->prefetch = x->again = false;
+        x->tried = 0;
+        sl_slot_queue_push(s, &s->demand, slot);
+        s->stats.upgrades++;
+        *(x->ahead ? &s->stats.prefetch_used : &s->stats.misses) += 1;
+    } else if (!x->ahead) {
         s->stats.hits++;
     } else if (x->state == SL_SLOT_INFLIGHT && !x->begun) {
         sl_slot_queue_remove(s, &s->prefetch, slot);
@@ -178,7 +210,7 @@ static void request_found(struct sl_store *s, uint32_t slot)
     }
     x->ahead = false;
     sl_store_not_loose(s, x);
-    want(s, slot);
+    want(s, slot, need);
     if (x->state != SL_SLOT_INFLIGHT) x->order = s->order++;
 }
 
@@ -225,7 +257,8 @@ static void wait_landing(struct sl_store *s)
     s->stats.stall_seconds += sl_store_now() - start;
 }
 
-int sl_store_request(struct sl_store *s, int layer, const int *ids, int n, struct sl_err *err)
+int sl_store_request_planes(struct sl_store *s, int layer, const int *ids, const bool *whole, int n,
+                            struct sl_err *err)
 {
     pthread_mutex_lock(&s->lock);
     bool wait = false;
@@ -238,11 +271,12 @@ int sl_store_request(struct sl_store *s, int layer, const int *ids, int n, struc
     /* Hits first: a miss must not evict what this very request needs. */
     for (int i = 0; i < n && !rc; i++) {
         uint32_t slot = s->where[key_of(s, layer, ids[i])];
-        if (slot != SL_NO_SLOT) request_found(s, slot);
+        if (slot != SL_NO_SLOT)
+            request_found(s, slot, needed(s, layer, ids[i], !whole || whole[i]));
     }
     for (int i = 0; i < n && !rc; i++) {
         if (s->where[key_of(s, layer, ids[i])] != SL_NO_SLOT) continue;
-        start_read(s, layer, ids[i]);
+        start_read(s, layer, ids[i], needed(s, layer, ids[i], !whole || whole[i]));
         s->stats.misses++;
     }
     if (s->demand.n) sl_store_wake(s);
@@ -250,7 +284,17 @@ int sl_store_request(struct sl_store *s, int layer, const int *ids, int n, struc
     return rc;
 }
 
+int sl_store_request(struct sl_store *s, int layer, const int *ids, int n, struct sl_err *err)
+{
+    return sl_store_request_planes(s, layer, ids, NULL, n, err);
+}
+
 int sl_store_prefetch(struct sl_store *s, int layer, const int *ids, int n)
+{
+    return sl_store_prefetch_planes(s, layer, ids, n, n);
+}
+
+int sl_store_prefetch_planes(struct sl_store *s, int layer, const int *ids, int n, int n_whole)
 {
     int queued = 0;
     if (layer < 0 || layer >= s->p->cfg.n_layers || s->p->bank_of[layer] < 0) return 0;
@@ -259,7 +303,7 @@ int sl_store_prefetch(struct sl_store *s, int layer, const int *ids, int n)
         if (ids[i] < 0 || ids[i] >= s->p->cfg.n_experts) continue;
         if (s->where[key_of(s, layer, ids[i])] != SL_NO_SLOT) continue;
         if (!free_one(s, true)) break;
-        uint32_t slot = assign_slot(s, layer, ids[i]);
+        uint32_t slot = assign_slot(s, layer, ids[i], needed(s, layer, ids[i], i < n_whole));
         s->slots[slot].ahead = true;
         guard(s, slot);
         sl_evict_put(s->evict, slot, key_of(s, layer, ids[i]));
@@ -281,10 +325,10 @@ static int read_failure(const struct sl_store *s, const struct sl_slot *x, struc
     if (x->cause == SL_READ_ERRNO) return sl_fail_errno(err, SL_E_IO, (int)x->detail, file, what);
     if (x->cause == SL_READ_SHORT)
         return sl_fail(err, SL_E_PACK, file, what, "%u of %u bytes at offset %llu: the file is cut",
-                       x->detail, e->bytes, (unsigned long long)e->offset);
+                       x->detail, x->upto, (unsigned long long)e->offset);
     return sl_fail(err, SL_E_PACK, file, what,
                    "crc32 %08x, expected %08x; run 'sluice verify PACK --full'", x->detail,
-                   e->crc32);
+                   sl_slot_crc32(s, x));
 }
 
 /* Hands a landed slot to its taker. */
@@ -296,11 +340,14 @@ static int hand_out(struct sl_store *s, uint32_t slot, struct sl_mat out[SL_N_MA
     if (x->state == SL_SLOT_FAILED) {
         int rc = read_failure(s, x, err);
         unpin(s, x);
-        sl_store_make_empty(s, slot);
+        sl_store_give_up(s, slot);
         return rc;
     }
-    sl_record_views(sl_slot_entry(s, x), sl_slot_memory(s, slot), s->p->cfg.latent_size,
+    const struct sl_bank_entry *e = sl_slot_entry(s, x);
+    sl_record_views(e, sl_slot_memory(s, slot), s->p->cfg.latent_size,
                     s->p->cfg.moe_intermediate_size, out);
+    for (int m = 0; m < SL_N_MATS && x->asked < e->bytes; m++)
+        out[m].fine_codes = out[m].fine_table = NULL;
     return 0;
 }
 
@@ -387,7 +434,7 @@ void sl_store_cancel(struct sl_store *s)
     /* Reads that have not begun are forgotten, also those that only failed so far. */
     for (;;) {
         while (s->demand.n) {
-            s->slots[s->demand.head].state = SL_SLOT_FAILED;
+            s->slots[s->demand.head].state = SL_SLOT_FAILED; /* upgrades too: given up below */
             sl_slot_queue_remove(s, &s->demand, s->demand.head);
         }
         while (s->prefetch.n) drop_prefetch(s, s->prefetch.tail);
@@ -399,7 +446,7 @@ void sl_store_cancel(struct sl_store *s)
         struct sl_slot *x = &s->slots[slot];
         unwant(s, slot);
         unpin(s, x);
-        if (x->state == SL_SLOT_FAILED) sl_store_make_empty(s, slot);
+        if (x->state == SL_SLOT_FAILED) sl_store_give_up(s, slot);
     }
     pthread_mutex_unlock(&s->lock);
 }

@@ -9,6 +9,10 @@
  * alone. Several requests may be open at once (consecutive layers) as long as their records fit the
  * slots together. Layers that share a bank file are held apart: a record belongs to (layer, expert).
  *
+ * A record with two plane sets (p36) may be asked for by its base planes alone: one shorter read into the
+ * same slot. Asked for whole later, only the refinement is read. What a request asked for is what its
+ * views show, whatever the slot holds, so residency never changes a result.
+ *
  * Threads: request, take, take_any and put may be called from several threads; cancel and close while
  * no other call is in progress. */
 #ifndef SL_OFFLOAD_STORE_H
@@ -60,7 +64,9 @@ struct sl_store_stats {
     uint64_t prefetch_issued;   /* queued by sl_store_prefetch */
     uint64_t prefetch_wasted;   /* read, and evicted before anyone asked */
     uint64_t prefetch_dropped;  /* not begun when it was asked for, or gave way to demand */
-    uint64_t bytes_read, reads; /* of whole records; failed reads are not counted */
+    uint64_t upgrades;          /* reads of a refinement alone, the base planes being there */
+    uint64_t bytes_read, reads; /* failed reads are not counted */
+    uint64_t bytes_used;        /* of records or base planes that requests asked for */
     uint64_t retries;           /* second tries after EIO */
     uint64_t failovers;         /* tries on another drive that holds the bank */
     double stall_seconds;       /* the engine waited for a read */
@@ -92,12 +98,18 @@ void sl_store_close(struct sl_store *s);
  * and not asked for already. Slots pinned by earlier requests count: SL_E_ARG when no room is left,
  * and nothing has changed then. */
 int sl_store_request(struct sl_store *s, int layer, const int *ids, int n, struct sl_err *err);
+/* The same, with whole[i] false where the base planes of ids[i] will do; whole NULL: all of everything. A
+ * record of one plane set is always read whole. */
+int sl_store_request_planes(struct sl_store *s, int layer, const int *ids, const bool *whole, int n,
+                            struct sl_err *err);
 /* Names likely experts of a coming step, best first. Their reads queue behind all demand; slots that are
  * pinned, requested or guarded are never evicted for them: a prefetch is guarded until its layer is
  * requested. What is resident or in
  * flight already is skipped, and so is the rest once no slot may be taken. Returns how many reads were
  * queued. A prefetch that fails leaves no trace: the request reads again, and reports. */
 int sl_store_prefetch(struct sl_store *s, int layer, const int *ids, int n);
+/* The same, the first n_whole of them whole and the others by their base planes. */
+int sl_store_prefetch_planes(struct sl_store *s, int layer, const int *ids, int n, int n_whole);
 /* Experts of the layer's open request that can be taken now without waiting. */
 int sl_store_ready(const struct sl_store *s, int layer);
 /* Waits for one expert of the request; views stay valid until sl_store_put. On failure (SL_E_IO,

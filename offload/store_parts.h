@@ -36,6 +36,11 @@ struct sl_slot {
     uint32_t source;     /* of the last read */
     uint32_t tried;      /* bit i: source i of the bank has failed */
     uint32_t detail;     /* of FAILED: errno, bytes found, or the crc found */
+    uint32_t have;       /* bytes of the record that are there: none, its base planes, or all */
+    uint32_t target;     /* and those that should be, once all reads have landed */
+    uint32_t from,
+        upto;       /* of the read in progress, or the last: bytes [from, upto) of the record */
+    uint32_t asked; /* bytes that the last request asked for: what its views show */
     uint8_t state;
     uint8_t cause;  /* of FAILED */
     bool wanted;    /* requested and not yet taken */
@@ -123,6 +128,8 @@ struct sl_store {
 
 /* ---- store.c, under the lock */
 void sl_store_make_empty(struct sl_store *s, uint32_t slot);
+/* Of a FAILED slot: what it had before the read is still good; without anything it becomes EMPTY. */
+void sl_store_give_up(struct sl_store *s, uint32_t slot);
 
 /* ---- store_read.c; all but the thread's own work under the lock */
 void sl_slot_queue_push(struct sl_store *s, struct sl_slot_queue *q, uint32_t slot);
@@ -137,7 +144,9 @@ void sl_store_drive_done(struct sl_store *s, uint32_t slot, bool ok);
 /* The attempt is over: publishes the record, or its failure, or queues another try. */
 void sl_store_end_read(struct sl_store *s, uint32_t slot, const struct sl_read_end *end);
 void sl_store_not_loose(struct sl_store *s, struct sl_slot *x);
-/* Without the lock: the record in the slot against its crc, when that is asked for. */
+/* What the bytes of the last read must have as crc32. */
+uint32_t sl_slot_crc32(const struct sl_store *s, const struct sl_slot *x);
+/* Without the lock: what was read into the slot against its crc, when that is asked for. */
 void sl_store_check(const struct sl_store *s, uint32_t slot, struct sl_read_end *end);
 int sl_store_start_threads(struct sl_store *s, void *(*body)(void *), uint32_t n,
                            struct sl_err *err);
@@ -165,6 +174,17 @@ static inline const struct sl_bank_entry *sl_slot_entry(const struct sl_store *s
                                                         const struct sl_slot *x)
 {
     return &sl_slot_bank(s, x)->entries[x->expert];
+}
+
+/* Bytes of the next read of the slot, and of the one in progress. */
+static inline uint32_t sl_slot_missing(const struct sl_slot *x)
+{
+    return x->target - x->have;
+}
+
+static inline uint32_t sl_slot_reading(const struct sl_slot *x)
+{
+    return x->upto - x->from;
 }
 
 double sl_store_now(void); /* monotonic seconds */

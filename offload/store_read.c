@@ -96,7 +96,7 @@ static bool choose_source(const struct sl_store *s, const struct sl_slot *x, boo
                           uint32_t *source)
 {
     int bank = s->p->bank_of[x->layer];
-    uint64_t bytes = sl_slot_entry(s, x)->bytes;
+    uint64_t bytes = sl_slot_missing(x);
     uint32_t first = s->first_source[bank];
     uint32_t best = SL_NO_SLOT;
     double best_time = 0;
@@ -120,14 +120,14 @@ static void charge_drive(struct sl_store *s, const struct sl_slot *x)
     struct sl_drive *d = &s->drives[s->sources[x->source].drive];
     if (!d->in_flight++) d->busy_since = sl_store_now();
     d->prefetch_in_flight += x->prefetch;
-    d->in_flight_bytes += sl_slot_entry(s, x)->bytes;
+    d->in_flight_bytes += sl_slot_reading(x);
 }
 
 void sl_store_drive_done(struct sl_store *s, uint32_t slot, bool ok)
 {
     const struct sl_slot *x = &s->slots[slot];
     struct sl_drive *d = &s->drives[s->sources[x->source].drive];
-    uint64_t bytes = sl_slot_entry(s, x)->bytes;
+    uint64_t bytes = sl_slot_reading(x);
     double t = sl_store_now();
     d->in_flight--;
     d->prefetch_in_flight -= x->prefetch;
@@ -191,6 +191,8 @@ uint32_t sl_store_begin_read(struct sl_store *s)
     x->begun = true;
     x->prefetch = x->loose = prefetch;
     x->source = source;
+    x->from = x->have;
+    x->upto = x->target;
     s->reading++;
     charge_drive(s, x);
     return slot;
@@ -235,26 +237,43 @@ void sl_store_end_read(struct sl_store *s, uint32_t slot, const struct sl_read_e
         pthread_cond_broadcast(&s->landed); /* whoever cancels counts the reads */
         return;
     }
+    if (end->state == SL_SLOT_READY) {
+        s->stats.reads++;
+        s->stats.bytes_read += sl_slot_reading(x);
+        x->have = x->upto;
+        if (x->have < x->target) { /* more was asked for while a prefetch brought the base planes */
+            x->begun = x->prefetch = x->again = false;
+            x->tried = 0;
+            s->stats.upgrades++;
+            push_front(s, &s->demand, slot);
+            sl_store_wake(s);
+            pthread_cond_broadcast(&s->landed);
+            return;
+        }
+    }
     x->state = (uint8_t)end->state;
     x->cause = (uint8_t)end->cause;
     x->detail = end->detail;
     x->order = s->order++;
     sl_store_not_loose(s, x);
-    if (end->state == SL_SLOT_READY) {
-        s->stats.reads++;
-        s->stats.bytes_read += sl_slot_entry(s, x)->bytes;
-    } else if (unasked) {
+    if (end->state == SL_SLOT_FAILED && unasked)
         sl_store_make_empty(s, slot); /* whoever needs it reads it again, and is told then */
-    }
     pthread_cond_broadcast(&s->landed);
+}
+
+uint32_t sl_slot_crc32(const struct sl_store *s, const struct sl_slot *x)
+{
+    const struct sl_bank_entry *e = sl_slot_entry(s, x);
+    if (x->from) return sl_record_fine_crc32(e);
+    return x->upto < e->bytes ? e->base_crc32 : e->crc32;
 }
 
 void sl_store_check(const struct sl_store *s, uint32_t slot, struct sl_read_end *end)
 {
-    const struct sl_bank_entry *e = sl_slot_entry(s, &s->slots[slot]);
+    const struct sl_slot *x = &s->slots[slot];
     if (end->state != SL_SLOT_READY || !s->check_crc) return;
-    uint32_t crc = sl_crc32(0, sl_slot_memory(s, slot), e->bytes);
-    if (crc == e->crc32) return;
+    uint32_t crc = sl_crc32(0, sl_slot_memory(s, slot) + x->from, sl_slot_reading(x));
+    if (crc == sl_slot_crc32(s, x)) return;
     *end = (struct sl_read_end){SL_SLOT_FAILED, SL_READ_CRC, crc};
 }
 
@@ -276,19 +295,20 @@ static int64_t read_mapped(const struct sl_direct_file *f, void *to, size_t n, u
     return (int64_t)have;
 }
 
-/* One record into its slot. The slot is INFLIGHT: nobody else touches its memory, and its layer,
- * expert and source do not change. */
+/* A record, or its missing planes, into its slot. The slot is INFLIGHT: nobody else touches that memory,
+ * and layer, expert, source and range do not change. */
 static struct sl_read_end read_record(const struct sl_store *s, uint32_t slot)
 {
     const struct sl_slot *x = &s->slots[slot];
-    const struct sl_bank_entry *e = sl_slot_entry(s, x);
+    const uint64_t at = sl_slot_entry(s, x)->offset + x->from;
+    const uint32_t bytes = sl_slot_reading(x);
     const struct sl_direct_file *f = &s->sources[x->source].file;
-    uint8_t *to = sl_slot_memory(s, slot);
-    int64_t got = s->io == SL_IO_MMAP ? read_mapped(f, to, e->bytes, e->offset)
-                                      : sl_direct_read(f, to, e->bytes, e->offset);
+    uint8_t *to = sl_slot_memory(s, slot) + x->from;
+    int64_t got =
+        s->io == SL_IO_MMAP ? read_mapped(f, to, bytes, at) : sl_direct_read(f, to, bytes, at);
     if (got < 0) return (struct sl_read_end){SL_SLOT_FAILED, SL_READ_ERRNO, (uint32_t)-got};
-    if ((uint64_t)got < e->bytes)
-        return (struct sl_read_end){SL_SLOT_FAILED, SL_READ_SHORT, (uint32_t)got};
+    if ((uint64_t)got < bytes)
+        return (struct sl_read_end){SL_SLOT_FAILED, SL_READ_SHORT, x->from + (uint32_t)got};
     return (struct sl_read_end){SL_SLOT_READY, SL_READ_ERRNO, 0};
 }
 

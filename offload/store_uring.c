@@ -188,9 +188,10 @@ static void begin(struct sl_uring *u, uint32_t slot)
     r->slot = slot;
     r->open = 0;
     r->end = (struct sl_read_end){SL_SLOT_READY, SL_READ_ERRNO, 0};
-    for (uint32_t at = 0; at < e->bytes; at += u->piece_bytes) {
+    const struct sl_slot *x = &s->slots[slot];
+    for (uint32_t at = x->from; at < x->upto; at += u->piece_bytes) {
         struct piece *p = &r->pieces[r->open++];
-        uint32_t left = e->bytes - at;
+        uint32_t left = x->upto - at;
         *p = (struct piece){.of = r,
                             .offset = e->offset + at,
                             .to = sl_slot_memory(s, slot) + at,
@@ -215,10 +216,12 @@ static void record_landed(struct sl_uring *u, struct reading *r)
 {
     struct sl_store *s = u->s;
     uint32_t slot = r->slot;
-    const struct sl_bank_entry *e = sl_slot_entry(s, &s->slots[slot]);
-    const struct sl_direct_file *f = &s->sources[s->slots[slot].source].file;
+    const struct sl_slot *x = &s->slots[slot];
+    const struct sl_bank_entry *e = sl_slot_entry(s, x);
+    const struct sl_direct_file *f = &s->sources[x->source].file;
     if (!sl_direct_in_effect(f))
-        (void)posix_fadvise(f->plain_fd, (off_t)e->offset, (off_t)e->bytes, POSIX_FADV_DONTNEED);
+        (void)posix_fadvise(f->plain_fd, (off_t)(e->offset + x->from), (off_t)sl_slot_reading(x),
+                            POSIX_FADV_DONTNEED);
     r->next_free = u->unused;
     u->unused = r;
     u->n_open--;

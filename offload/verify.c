@@ -22,7 +22,12 @@
 #include "offload/direct_file.h"
 #include "offload/pack.h"
 
-enum item_kind { ITEM_TENSOR, ITEM_GAP, ITEM_RECORD };
+enum item_kind {
+    ITEM_TENSOR,
+    ITEM_GAP,
+    ITEM_RECORD,
+    ITEM_FINE /* refinement of the record before */
+};
 
 struct item {
     uint32_t file;  /* index into files */
@@ -119,8 +124,15 @@ static bool add_bank(struct verify *v, uint32_t file, const struct sl_bank *b)
                                        .kind = ITEM_RECORD,
                                        .index = x,
                                        .offset = e->offset,
-                                       .bytes = e->bytes,
-                                       .crc32 = e->crc32}))
+                                       .bytes = e->base_bytes,
+                                       .crc32 = e->n_planes == 2 ? e->base_crc32 : e->crc32}))
+            return false;
+        if (e->n_planes == 2 && !add_item(v, (struct item){.file = file,
+                                                           .kind = ITEM_FINE,
+                                                           .index = x,
+                                                           .offset = e->offset + e->base_bytes,
+                                                           .bytes = e->bytes - e->base_bytes,
+                                                           .crc32 = sl_record_fine_crc32(e)}))
             return false;
     }
     return true;
@@ -206,6 +218,8 @@ __attribute__((format(printf, 4, 5))) static void fault(struct verify *v, const 
     const char *field = what;
     if (it->kind == ITEM_RECORD)
         snprintf(what, sizeof what, "expert %u", it->index);
+    else if (it->kind == ITEM_FINE)
+        snprintf(what, sizeof what, "expert %u, refinement", it->index);
     else if (it->kind == ITEM_TENSOR)
         field = f->tensors[it->index].name;
     else
@@ -245,7 +259,7 @@ static void judge(struct verify *v, const struct item *it, const struct piece *p
     if (it->kind == ITEM_GAP) return;
     if (it->kind == ITEM_RECORD)
         v->report->records++;
-    else
+    else if (it->kind == ITEM_TENSOR)
         v->report->tensors++;
     if (crc != it->crc32) fault(v, it, SL_E_PACK, "crc32 %08x, expected %08x", crc, it->crc32);
 }

@@ -533,7 +533,7 @@ void sluice_get_stats(const sluice_session *s, sluice_stats *out)
         .prefill_drive_busy_seconds = s->prefill_busy,
         .decode_drive_busy_seconds = s->decode_busy,
         .trunk_bytes_read = s->p->pack->trunk_bytes,
-        .expert_bytes_used = st.bytes_read + st.hits * record,
+        .expert_bytes_used = st.bytes_used,
         .ahead_queued = st.prefetch_issued,
         .ahead_used = st.prefetch_used,
         .ahead_wasted = st.prefetch_wasted,

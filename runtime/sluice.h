@@ -107,7 +107,7 @@ typedef struct {
     int n_drives;
     sluice_drive drives[SLUICE_MAX_DRIVES];
     uint64_t trunk_bytes_read;  /* from the drive: once at open, and what streamed since */
-    uint64_t expert_bytes_used; /* of records, read or found in memory (those at the mean size) */
+    uint64_t expert_bytes_used; /* of records or base planes, read or found in memory */
     /* Look-ahead: experts named, and those of them that the router then chose. Reads queued ahead; of
      * these requested later (there, or on their way), evicted unused, and given up before they began. */
     uint64_t ahead_named, ahead_right, ahead_queued, ahead_used, ahead_wasted, ahead_dropped;

@@ -117,6 +117,8 @@ static struct sl_bank_entry layout_of(const struct pm_spec *s, int expert)
     struct sl_bank_entry e;
     enum sl_fmt fmt[SL_N_MATS];
     pm_formats(expert, fmt);
+    for (int m = 0; m < SL_N_MATS && s->two_planes; m++)
+        fmt[m] = expert % 3 == 2 ? SL_FMT_W26 : SL_FMT_P36;
     assert_int_equal(sl_record_layout(&e, fmt, s->latent, s->width, NULL), 0);
     return e;
 }
@@ -137,6 +139,10 @@ uint8_t *pm_record(const struct pm_pack *p, int layer, int expert, uint32_t *byt
         fill(r + o->codes, (size_t)z.codes, key);
         if (z.scales) fill(r + o->scales, (size_t)z.scales, key ^ 1u << 20);
         if (z.row_scales) fill(r + o->row_scales, (size_t)z.row_scales, key ^ 2u << 20);
+        if (z.table) fill(r + o->table, (size_t)z.table, key ^ 3u << 20);
+        sl_fmt_fine_planes((enum sl_fmt)e.fmt[m], (uint64_t)rows, (uint64_t)cols, &z);
+        if (z.codes) fill(r + e.planes[m][1].codes, (size_t)z.codes, key ^ 4u << 20);
+        if (z.codes) fill(r + e.planes[m][1].table, (size_t)z.table, key ^ 5u << 20);
     }
     *bytes = e.bytes;
     return r;
@@ -184,7 +190,7 @@ static void write_bank(const struct pm_pack *p, int layer, uint32_t *most)
         uint8_t *r = pm_record(p, layer, x, &bytes);
         index[x] = layout_of(&p->spec, x);
         index[x].offset = at;
-        index[x].crc32 = sl_crc32(0, r, bytes);
+        sl_record_checksums(&index[x], r);
         assert_int_equal(sl_pwrite_all(fd, r, bytes, at, "bank", NULL), 0);
         if (bytes > *most) *most = bytes;
         at += bytes;

@@ -18,6 +18,7 @@ struct pm_spec {
     int top_k;         /* 2 */
     int latent, width; /* 96, 64: records of 3 pages, an odd number */
     bool vision;
+    bool two_planes;  /* experts are p36, but for every third, which is w26 */
     bool alias_banks; /* all layers name the bank of layer 1 */
     bool alias_trunk; /* layers from 2 on name the trunk range of layer 1 */
     bool big;         /* one more global tensor of 35 MB: more than one piece */
@@ -41,7 +42,7 @@ const char *pm_path(const struct pm_pack *p, const char *name);
 /* experts/L00N.bank of a layer, with the alias resolved. */
 const char *pm_bank_name(const struct pm_pack *p, int layer);
 
-/* Formats of one expert: m4, except up of every third expert, which is mxfp4. */
+/* Formats of one expert without two_planes: m4, except up of every third expert, which is mxfp4. */
 void pm_formats(int expert, enum sl_fmt fmt[SL_N_MATS]);
 /* The padded record (layer, expert) must hold; free() it. */
 uint8_t *pm_record(const struct pm_pack *p, int layer, int expert, uint32_t *bytes);

@@ -56,7 +56,8 @@ static const struct {
     {PLANE(1, SL_GATE, 0, row_scales), 4, "expert 1: gate row scales"},
     {PLANE(1, SL_GATE, 0, table), 1, "expert 1: gate table at 0"},
     {PLANE(1, SL_UP, 1, codes), 1, "expert 1: up refinement codes at 0"},
-    {ENTRY(4, reserved[1]), 1, "expert 4: reserved"},
+    {ENTRY(4, reserved), 1, "expert 4: reserved"},
+    {ENTRY(4, base_crc32), 1, "expert 4: base_crc32 1, expected 0"},
 };
 
 static void lies_behind_good_crcs_are_named(void **state)

@@ -42,10 +42,9 @@ static void sound_packs_pass(void **state)
 {
     (void)state;
     static const struct pm_spec specs[] = {
-        {.vision = true},
-        {.n_layers = 6, .alias_banks = true, .alias_trunk = true},
-        {.big = true},
-        {.n_layers = 2, .n_experts = 40, .latent = 32, .width = 32},
+        {.vision = true},     {.n_layers = 6, .alias_banks = true, .alias_trunk = true},
+        {.big = true},        {.n_layers = 2, .n_experts = 40, .latent = 32, .width = 32},
+        {.two_planes = true},
     };
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
         struct pm_pack m;
@@ -88,6 +87,27 @@ static void record_line(char out[256], const char *path, const char *label, int 
              sl_crc32(0, file + e->offset, e->bytes), e->crc32);
     free(file);
     free(index);
+}
+
+/* Each plane set of a record is checked by itself; the index holds a sum for the base and one for all. */
+static void plane_sets_are_told_apart(void **state)
+{
+    (void)state;
+    struct pm_pack m;
+    struct lines l;
+    struct sl_verify_report r;
+    struct sl_err err = {0};
+    pm_make(&m, &(struct pm_spec){.two_planes = true});
+    struct sl_pack *p = pm_open(&m);
+    const struct sl_bank_entry *e = p->banks[0].entries;
+    pm_flip(pm_path(&m, "experts/L001.bank"), e[0].offset, 1);
+    pm_flip(pm_path(&m, "experts/L001.bank"), e[3].offset + e[3].base_bytes, 1);
+    sl_pack_close(p);
+    assert_int_equal(verify(&m, 2, &l, &r, &err), SL_E_PACK);
+    assert_int_equal(l.n, 2);
+    assert_non_null(strstr(l.text[0], "experts/L001.bank: expert 0: crc32 "));
+    assert_non_null(strstr(l.text[1], "experts/L001.bank: expert 3, refinement: crc32 "));
+    pm_free(&m);
 }
 
 static void each_kind_of_fault_is_named_in_order(void **state)
@@ -234,6 +254,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sound_packs_pass),
+        cmocka_unit_test(plane_sets_are_told_apart),
         cmocka_unit_test(each_kind_of_fault_is_named_in_order),
         cmocka_unit_test(no_byte_escapes),
         cmocka_unit_test(a_byte_in_the_last_piece_is_found),
