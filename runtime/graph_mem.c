@@ -44,6 +44,7 @@ static void lay_out_mla(struct sl_mla_bufs *b, const struct sl_config *c, uint64
                         struct carver *m)
 {
     b->q_a = floats(m, n, (uint64_t)c->q_lora_rank);
+    b->q = floats(m, n, (uint64_t)c->n_heads * (uint64_t)(c->qk_nope_dim + c->qk_rope_dim));
     b->gate = floats(m, n, (uint64_t)c->n_heads * (uint64_t)c->v_head_dim);
 }
 

@@ -2,8 +2,12 @@
  *
  *   region 1   rows    q_a, kv_a and gate projections of all tokens; kv_a lands in the state's rows
  *   region 2   tokens  norms of q_a and of the latent
- *   region 3   heads   q_b, expansion of keys and values, scores, softmax, weighted values, gate
- *   region 4   rows    o_proj, added to the stream
+ *   region 3   rows    q_b: the queries of all heads and tokens
+ *   region 4   heads   expansion of keys and values, scores, softmax, weighted values, gate
+ *   region 5   rows    o_proj, added to the stream
+ *
+ * No region but the heads' needs a whole matrix at a time, and a head needs its own rows of kv_b alone:
+ * so each matrix may come strip by strip from the drive, one after the other.
  *
  *   key of head h at s   K[s] = [ W_kvb[h] rows 0..nope-1 . latent[s] | shared part of row s ]
  *   score                K[s] . q_h * (nope + rope)^-0.5       the "rope" part is scored, not rotated
@@ -22,7 +26,6 @@ _Static_assert(SL_GRAPH_STRIP % SL_GRAPH_TILE == 0, "strips start on tiles");
 
 /* A worker's scratch. */
 struct head_bufs {
-    float *q;      /* [SL_GRAPH_QUERIES][nope + rope] */
     float *part;   /* [v]: sum of one tile */
     float *out;    /* [SL_GRAPH_QUERIES][v] */
     float *scores; /* [SL_GRAPH_QUERIES][ctx] */
@@ -50,12 +53,11 @@ static size_t scratch_of(const struct sl_config *c, uint64_t max_ctx, float *bas
 {
     const size_t kd = (size_t)c->qk_nope_dim + (size_t)c->qk_rope_dim;
     const size_t vd = (size_t)c->v_head_dim;
-    const size_t sizes[6] = {SL_GRAPH_QUERIES * kd,    vd,
-                             SL_GRAPH_QUERIES * vd,    SL_GRAPH_QUERIES * (size_t)max_ctx,
+    const size_t sizes[5] = {vd, SL_GRAPH_QUERIES * vd, SL_GRAPH_QUERIES * (size_t)max_ctx,
                              strip_rows(max_ctx) * kd, strip_rows(max_ctx) * vd};
-    float **const at[6] = {&b->q, &b->part, &b->out, &b->scores, &b->keys, &b->values};
+    float **const at[5] = {&b->part, &b->out, &b->scores, &b->keys, &b->values};
     size_t used = 0;
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 5; i++) {
         *at[i] = base ? base + used : NULL;
         used += (sizes[i] + 15) & ~(size_t)15;
     }
@@ -162,9 +164,12 @@ static void gather(struct head *hd)
     expand_values(hd, from, hd->n_pos - from, hd->values + from * hd->vd);
 }
 
-static void score(const struct head *hd, int n, size_t n_pos)
+/* Scores of the queries of tokens [t, t + n). */
+static void score(const struct head *hd, int t, int n, size_t n_pos)
 {
     const struct sl_graph *g = hd->g;
+    const size_t ldq = (size_t)g->c->n_heads * hd->kd;
+    const float *q = g->mla.q + (size_t)t * ldq + (size_t)hd->h * hd->kd;
     const size_t ctx = (size_t)g->o.max_ctx;
     const size_t strip = hd->keys ? n_pos : SL_GRAPH_STRIP;
     for (size_t s = 0; s < n_pos; s += strip) {
@@ -175,7 +180,7 @@ static void score(const struct head *hd, int n, size_t n_pos)
                                  .rows = (int)rows,
                                  .cols = (int)hd->kd,
                                  .codes = (const uint8_t *)keys};
-        g->k.mul(&w, 0, (int)rows, hd->b.q, hd->kd, n, hd->b.scores + s, ctx);
+        g->k.mul(&w, 0, (int)rows, q, ldq, n, hd->b.scores + s, ctx);
     }
 }
 
@@ -204,7 +209,7 @@ static void attend(const struct head *hd, int t, int n)
     const size_t ctx = (size_t)g->o.max_ctx;
     const size_t first = (size_t)g->pos + (size_t)t + 1; /* positions the first query sees */
     const size_t n_pos = first + (size_t)n - 1;
-    score(hd, n, n_pos);
+    score(hd, t, n, n_pos);
     const float scale = (float)(1.0 / sqrt((double)hd->kd));
     for (int i = 0; i < n; i++)
         g->k.softmax(hd->b.scores + (size_t)i * ctx, (int)(first + (size_t)i), scale);
@@ -254,12 +259,8 @@ static void head_task(void *ctx, int h, int worker)
     hd.w_k = sl_graph_rows(&w->kv_b, h * kv_rows, c->qk_nope_dim);
     hd.w_v = sl_graph_rows(&w->kv_b, h * kv_rows + c->qk_nope_dim, c->v_head_dim);
     gather(&hd);
-    const struct sl_mat w_q = sl_graph_rows(&w->q_b, h * (int)hd.kd, (int)hd.kd);
-    const float *q_in = c->q_lora_rank ? g->mla.q_a : g->x;
-    const size_t ldq = (size_t)w->q_b.cols;
     for (int t = 0; t < g->n; t += SL_GRAPH_QUERIES) {
         const int n = g->n - t < SL_GRAPH_QUERIES ? g->n - t : SL_GRAPH_QUERIES;
-        g->k.mul(&w_q, 0, (int)hd.kd, q_in + (size_t)t * ldq, ldq, n, hd.b.q, hd.kd);
         attend(&hd, t, n);
         gate_rows(&hd, t, n);
     }
@@ -268,10 +269,18 @@ static void head_task(void *ctx, int h, int worker)
 void sl_graph_mla(struct sl_graph *g)
 {
     const struct sl_config *c = g->c;
+    const struct sl_mla_weights *w = &g->layer->attn.mla;
     project(g);
     sl_graph_run(g, (g->n + SL_GRAPH_TOKENS - 1) / SL_GRAPH_TOKENS, norm_task, g);
+    g->segs[0] = (struct sl_seg){.w = &w->q_b,
+                                 .x = c->q_lora_rank ? g->mla.q_a : g->x,
+                                 .ldx = (size_t)w->q_b.cols,
+                                 .y = g->mla.q,
+                                 .ldy = (size_t)w->q_b.rows,
+                                 .n_tok = g->n};
+    sl_graph_mul(g, g->segs, 1);
     sl_graph_run(g, c->n_heads, head_task, g);
-    g->segs[0] = (struct sl_seg){.w = &g->layer->attn.mla.o,
+    g->segs[0] = (struct sl_seg){.w = &w->o,
                                  .x = g->mla.gate,
                                  .ldx = (size_t)c->n_heads * (size_t)c->v_head_dim,
                                  .y = g->y,

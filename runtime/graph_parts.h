@@ -35,6 +35,7 @@ struct sl_kda_bufs {
 
 struct sl_mla_bufs {
     float *q_a;  /* [n][q_lora] */
+    float *q;    /* [n][heads * (nope + rope)] */
     float *gate; /* [n][heads * v]: g_proj, then the gated output */
 };
 
