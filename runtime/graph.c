@@ -113,6 +113,11 @@ void sl_graph_get_stages(const struct sl_graph *g, struct sl_stage_seconds *out)
     *out = g->stages;
 }
 
+void sl_graph_set_ranks(struct sl_graph *g, const int *ranks)
+{
+    g->ranks = ranks;
+}
+
 static double stalled(const struct sl_graph *g)
 {
     struct sl_store_stats st = {0};

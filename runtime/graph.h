@@ -67,6 +67,11 @@ void sl_graph_observe(struct sl_graph *g, const struct sl_observer *o); /* NULL:
 typedef bool (*sl_routes_fn)(void *ctx, int layer, uint64_t position, int *ids);
 void sl_graph_force_routes(struct sl_graph *g, sl_routes_fn fn, void *ctx);
 
+/* Ranks read whole (p36): in layer l the experts of a token's first ranks[l] choices are used with their
+ * refinement, the others by their base planes. ranks [n_layers] is read at each layer and must outlive
+ * the graph; NULL: all whole. Experts of one plane set are the same either way. */
+void sl_graph_set_ranks(struct sl_graph *g, const int *ranks);
+
 /* Where the time of all feeds so far went; the sum is the time inside sl_graph_feed but for its checks. */
 struct sl_stage_seconds {
     double attention; /* mix, norm, KDA or MLA, embedding */

@@ -23,9 +23,25 @@ size_t sl_graph_moe_scratch(const struct sl_config *c)
     return rows > chosen ? rows : chosen;
 }
 
-static int n_pairs_of(const struct sl_graph *g, int expert)
+/* The pairs of an expert that was taken: at most one part for each reading of its planes. */
+static int hold(const struct sl_graph *g, int expert, const struct sl_mat mats[SL_N_MATS],
+                struct sl_held h[2])
 {
-    return g->moe.first[expert + 1] - g->moe.first[expert];
+    const int first = g->moe.first[expert], end = g->moe.first[expert + 1];
+    const int whole = mats[SL_GATE].fine_codes || mats[SL_UP].fine_codes || mats[SL_DOWN].fine_codes
+                          ? g->moe.base_row[expert]
+                          : end;
+    int n = 0;
+    for (int base = 0; base < 2; base++) {
+        const int row = base ? whole : first, stop = base ? end : whole;
+        if (row == stop) continue;
+        h[n] = (struct sl_held){.expert = expert, .row = row, .n = stop - row};
+        memcpy(h[n].mats, mats, sizeof h[n].mats);
+        for (int m = 0; m < SL_N_MATS && base; m++)
+            h[n].mats[m].fine_codes = h[n].mats[m].fine_table = NULL;
+        n++;
+    }
+    return n;
 }
 
 /* Inputs of pair rows [row, row + n) side by side in out. */
@@ -70,7 +86,7 @@ static void add_expert(struct sl_graph *g, int step, int at, const struct sl_hel
 {
     const size_t latent = (size_t)g->c->latent_size;
     const size_t width = (size_t)g->c->moe_intermediate_size;
-    const int row = g->moe.first[h->expert] + skip;
+    const int row = h->row + skip;
     float *hidden = g->moe.hidden[0] + (size_t)used * width;
     if (step == 1) {
         g->segs[at] = (struct sl_seg){.w = &h->mats[SL_DOWN],
@@ -116,13 +132,13 @@ static void run_rows(struct sl_graph *g, const struct sl_held *held, int n, bool
         int used = 0;
         if (shared) add_shared(g, step, at++);
         for (int i = 0; i < n; i++) {
-            const int pairs = n_pairs_of(g, held[i].expert);
+            const int pairs = held[i].n;
             add_expert(g, step, at++, &held[i], 0, pairs, used);
             used += pairs;
         }
         if (at) sl_graph_mul(g, g->segs, at);
         for (int i = 0, row = 0; step == 0 && i < n; i++) {
-            const int pairs = n_pairs_of(g, held[i].expert);
+            const int pairs = held[i].n;
             see_hidden(g, held[i].expert, pairs, row);
             row += pairs;
         }
@@ -132,7 +148,7 @@ static void run_rows(struct sl_graph *g, const struct sl_held *held, int n, bool
 /* One expert with more pairs than the buffers hold. */
 static void run_rows_of_one(struct sl_graph *g, const struct sl_held *h)
 {
-    const int pairs = n_pairs_of(g, h->expert);
+    const int pairs = h->n;
     for (int skip = 0; skip < pairs; skip += g->n_pairs) {
         const int n = pairs - skip < g->n_pairs ? pairs - skip : g->n_pairs;
         for (int step = 0; step < 2; step++) {
@@ -167,9 +183,9 @@ static void expert_task(void *ctx, int task, int worker)
     }
     const struct sl_held *h = &b->held[lo];
     const int skip = (task - h->first_task) * SL_GRAPH_BATCH;
-    const int left = n_pairs_of(g, h->expert) - skip;
+    const int left = h->n - skip;
     const int n = left < SL_GRAPH_BATCH ? left : SL_GRAPH_BATCH;
-    const int row = g->moe.first[h->expert] + skip;
+    const int row = h->row + skip;
     const int width = c->moe_intermediate_size;
     const size_t latent = (size_t)c->latent_size;
     const size_t ldh = (size_t)width;
@@ -191,7 +207,7 @@ static void run_experts(struct sl_graph *g, struct sl_held *held, int n)
     int n_tasks = 0;
     for (int i = 0; i < n; i++) {
         held[i].first_task = n_tasks;
-        n_tasks += (n_pairs_of(g, held[i].expert) + SL_GRAPH_BATCH - 1) / SL_GRAPH_BATCH;
+        n_tasks += (held[i].n + SL_GRAPH_BATCH - 1) / SL_GRAPH_BATCH;
     }
     sl_graph_run(g, n_tasks, expert_task, &b);
 }
@@ -201,7 +217,7 @@ static void run_experts(struct sl_graph *g, struct sl_held *held, int n)
 static void run_batch(struct sl_graph *g, struct sl_held *held, int n, bool shared)
 {
     int pairs = 0;
-    for (int i = 0; i < n; i++) pairs += n_pairs_of(g, held[i].expert);
+    for (int i = 0; i < n; i++) pairs += held[i].n;
     if (pairs <= g->n_pairs) {
         run_rows(g, held, n, shared);
         return;
@@ -223,13 +239,18 @@ static int run_request(struct sl_graph *g, int n, int n_hits, bool shared, struc
     while (done < n && !rc) {
         const int want = done == 0 && n_hits > 0 ? n_hits : 1;
         int got = 0;
+        int parts = 0;
         for (; got < want && !rc; got++) {
-            struct sl_held *h = &g->held[got];
-            rc = sl_store_take_any(g->store, g->l, &h->expert, h->mats, err);
+            struct sl_mat mats[SL_N_MATS];
+            int expert;
+            rc = sl_store_take_any(g->store, g->l, &expert, mats, err);
             if (rc) break;
+            parts += hold(g, expert, mats, &g->held[parts]);
         }
-        if (!rc) run_batch(g, g->held, got, shared && n_hits > 0 && done == 0);
-        for (int i = 0; i < got; i++) sl_store_put(g->store, g->l, g->held[i].expert);
+        if (!rc) run_batch(g, g->held, parts, shared && n_hits > 0 && done == 0);
+        for (int i = 0; i < parts; i++)
+            if (!i || g->held[i].expert != g->held[i - 1].expert)
+                sl_store_put(g->store, g->l, g->held[i].expert);
         done += got;
         if (!rc && done < n && sl_interrupted())
             rc = sl_fail(err, SL_E_INTR, NULL, NULL, "interrupted");
@@ -243,7 +264,8 @@ int sl_graph_experts(struct sl_graph *g, int n_wanted, struct sl_err *err)
     const int most = sl_store_max_request(g->store);
     for (int at = 0; at < n_wanted;) {
         const int n = n_wanted - at < most ? n_wanted - at : most;
-        int rc = sl_store_request(g->store, g->l, g->moe.wanted + at, n, err);
+        int rc =
+            sl_store_request_planes(g->store, g->l, g->moe.wanted + at, g->moe.whole + at, n, err);
         if (rc) return rc;
         const int n_hits = sl_store_ready(g->store, g->l);
         if (at + n == n_wanted) sl_graph_name_ahead(g); /* behind the last of our own reads */

@@ -69,7 +69,10 @@ static void lay_out_moe(struct sl_graph *g, uint64_t n, struct carver *m)
     b->pair_of = ints(m, n, k);
     b->token_of = ints(m, n, k);
     b->first = ints(m, n_experts + 1, 1);
+    b->base_row = ints(m, n_experts, 1);
+    b->cursor = ints(m, n_experts, 1);
     b->wanted = ints(m, n_experts, 1);
+    b->whole = carve(m, n_experts, sizeof *b->whole);
     b->routes = carve(m, n, sizeof *b->routes);
 }
 
@@ -114,7 +117,7 @@ static void lay_out_sublayers(struct sl_graph *g, uint64_t n, struct carver *m)
         if (needs[i] > scratch) scratch = needs[i];
     g->ld_scratch = sl_align_up(scratch, ALIGN / sizeof(float));
     g->scratch = floats(m, (uint64_t)g->n_threads, g->ld_scratch);
-    if (has_moe) g->held = carve(m, (uint64_t)c->n_experts, sizeof *g->held);
+    if (has_moe) g->held = carve(m, 2 * (uint64_t)c->n_experts, sizeof *g->held);
 }
 
 uint64_t sl_graph_lay_out(struct sl_graph *g, unsigned char *base)

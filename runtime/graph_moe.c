@@ -126,26 +126,39 @@ static void route_task(void *ctx, int task, int worker)
     for (int t = task * SL_GRAPH_TOKENS; t < to; t++) route_token(g, t, chosen);
 }
 
-/* Counting sort of the chunk's pairs by expert. Returns the number of distinct experts. */
+/* Counting sort of the chunk's pairs by expert, those of the ranks read whole first. Returns the number
+ * of distinct experts. */
 static int group_pairs(struct sl_graph *g)
 {
     const struct sl_config *c = g->c;
     const struct sl_moe_bufs *b = &g->moe;
     const int n_pairs = g->n * c->top_k;
+    const int ranks = sl_graph_ranks(g, g->l);
     memset(b->first, 0, sizeof(int) * ((size_t)c->n_experts + 1));
-    for (int i = 0; i < n_pairs; i++) b->first[b->ids[i] + 1]++;
+    memset(b->base_row, 0, sizeof(int) * (size_t)c->n_experts);
+    for (int i = 0; i < n_pairs; i++) {
+        b->first[b->ids[i] + 1]++;
+        b->base_row[b->ids[i]] += i % c->top_k < ranks;
+    }
     int n_wanted = 0;
     for (int e = 0; e < c->n_experts; e++) {
-        if (b->first[e + 1]) b->wanted[n_wanted++] = e;
+        if (b->first[e + 1]) {
+            b->whole[n_wanted] = b->base_row[e] > 0;
+            b->wanted[n_wanted++] = e;
+        }
         b->first[e + 1] += b->first[e];
+        b->cursor[e] = b->base_row[e] += b->first[e];
     }
+    for (int i = n_pairs - 1; i >= 0; i--) { /* backwards, so that the whole ones end at first[e] */
+        const int e = b->ids[i];
+        if (i % c->top_k < ranks) b->pair_of[i] = --b->cursor[e];
+    }
+    memcpy(b->cursor, b->base_row, sizeof(int) * (size_t)c->n_experts);
     for (int i = 0; i < n_pairs; i++) {
-        const int row = b->first[b->ids[i]]++;
-        b->pair_of[i] = row;
-        b->token_of[row] = i / c->top_k;
+        const int e = b->ids[i];
+        if (i % c->top_k >= ranks) b->pair_of[i] = b->cursor[e]++;
+        b->token_of[b->pair_of[i]] = i / c->top_k;
     }
-    for (int e = c->n_experts; e > 0; e--) b->first[e] = b->first[e - 1];
-    b->first[0] = 0;
     return n_wanted;
 }
 

@@ -52,7 +52,10 @@ struct sl_moe_bufs {
     int *pair_of;      /* [n][top_k] row of `out` */
     int *token_of;     /* [n * top_k] token of that row */
     int *first;        /* [n_experts + 1] first row of an expert */
+    int *base_row;     /* [n_experts] first row of its pairs that use the base planes alone */
+    int *cursor;       /* [n_experts] work of the sort */
     int *wanted;       /* [n_experts] distinct ids of the chunk, ascending */
+    bool *whole;       /* [n_experts] of each wanted id: a pair uses the refinement */
     struct sl_route *routes; /* [n] */
 };
 
@@ -60,9 +63,11 @@ struct sl_dense_bufs {
     float *hidden[2]; /* [n][intermediate] */
 };
 
-/* An expert that is pinned in the store and waits for its turn. */
+/* Pairs of an expert that is pinned in the store and waits for its turn; whole and base readings of one
+ * expert are two of these. */
 struct sl_held {
     int expert;
+    int row, n; /* pairs [row, row + n) */
     int first_task;
     struct sl_mat mats[SL_N_MATS];
 };
@@ -115,7 +120,8 @@ struct sl_graph {
     size_t ld_scratch;
     struct sl_seg *segs; /* [n_pairs + 2] */
     int n_pairs;
-    struct sl_held *held; /* [n_experts] */
+    struct sl_held *held; /* [2 * n_experts] */
+    const int *ranks;     /* [n_layers] read whole, NULL: all */
 
     /* the chunk in progress */
     struct sl_state *st;
@@ -193,6 +199,11 @@ void sl_graph_kda(struct sl_graph *g);
 void sl_graph_mla(struct sl_graph *g);
 void sl_graph_dense(struct sl_graph *g);
 int sl_graph_moe(struct sl_graph *g, struct sl_err *err);
+/* Ranks of the present layer, or the next, that are read whole. */
+static inline int sl_graph_ranks(const struct sl_graph *g, int layer)
+{
+    return g->ranks && g->ranks[layer] < g->c->top_k ? g->ranks[layer] : g->c->top_k;
+}
 /* graph_experts.c: out rows of all pairs, shared_out; the routing is grouped already. */
 int sl_graph_experts(struct sl_graph *g, int n_wanted, struct sl_err *err);
 

@@ -223,7 +223,8 @@ void sl_graph_name_ahead(struct sl_graph *g)
     g->k.sigmoid(la->scores, la->scores, g->c->n_experts);
     choose(la, next->router_bias);
     la->layer = g->l + 1;
-    const int queued = sl_store_prefetch(g->store, la->layer, la->ids, la->n_named);
+    const int queued = sl_store_prefetch_planes(g->store, la->layer, la->ids, la->n_named,
+                                                sl_graph_ranks(g, la->layer));
     la->stats.named += (uint64_t)la->n_named;
     la->stats.queued += (uint64_t)queued;
 }
