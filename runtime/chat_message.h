@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include "base/chunk.h"
 #include "base/err.h"
 
 /* s NULL: absent, which is not the same as empty (n 0, s not NULL). */
@@ -66,7 +67,6 @@ bool sl_chat_effort_parse(const char *s, size_t n, enum sl_chat_effort *out);
 enum sl_chat_tool_choice { SL_TOOLS_AUTO, SL_TOOLS_NONE, SL_TOOLS_REQUIRED };
 enum sl_chat_response { SL_RESPONSE_TEXT, SL_RESPONSE_JSON, SL_RESPONSE_SCHEMA };
 
-struct sl_chat_chunk; /* of the pool */
 struct sl_chat {
     struct sl_chat_message *messages;
     int n_messages; /* may be lowered by who takes turns back */
@@ -77,7 +77,7 @@ struct sl_chat {
     enum sl_chat_tool_choice tool_choice;
     enum sl_chat_response response;
     struct sl_text schema; /* JSON, of SL_RESPONSE_SCHEMA */
-    struct sl_chat_chunk *pool;
+    struct sl_chunk *pool;
 };
 
 /* Start from {0}: an empty conversation, thinking on, effort default. */

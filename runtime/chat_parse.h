@@ -8,9 +8,11 @@
  * sequence are the same however the text between two control ids is cut into ids.
  *
  * Tolerated: a missing think or response closer, missing trailers, an answer cut anywhere. What fits no
- * rule is not dropped: it is given as content with its markers spelled out, and counted in `malformed`.
- * A call is given whole, once its closer is there and its name and arguments are valid; one that is
- * cut or invalid is content (and malformed). Half a marker at the end of a cut answer is no content. */
+ * rule is not dropped: it is given as text of the channel it stands in (content outside of channels), its
+ * markers spelled out, and counted in `malformed`. A call is given whole, once its closer is there and its
+ * name and arguments are valid; one that is cut or invalid is content (and malformed). Half a marker at
+ * the end of a cut answer is neither. White space between channels is dropped.
+ */
 #ifndef SL_RUNTIME_CHAT_PARSE_H
 #define SL_RUNTIME_CHAT_PARSE_H
 
@@ -54,9 +56,9 @@ bool sl_chat_parser_in_response(const struct sl_chat_parser *p);
  * until the next feed. After sl_chat_parse_end() it equals the joined events. */
 const struct sl_chat_message *sl_chat_parser_message(struct sl_chat_parser *p);
 
-/* Appends the ids that, after all ids fed so far, complete the turn as the format has it: empty when the
- * end-of-message token was among them, that token alone after a closed message, the missing closers after a cut
- * answer. Generated ids + these are what the next prompt must begin with to go on from here. */
+/* Appends the ids that complete the turn as the format has it, after all ids fed so far but a stop token:
+ * the end-of-message token alone after a closed message, the missing closers and it after a cut answer.
+ * Generated ids (without a stop token) + these are what the next prompt must hold to go on from here. */
 int sl_chat_parser_closing(const struct sl_chat_parser *p, struct sl_ids *out, struct sl_err *err);
 
 #endif
