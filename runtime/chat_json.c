@@ -331,7 +331,7 @@ int sl_chat_from_json(struct sl_chat *c, const char *text, size_t n, char param[
 static int put_text(struct sl_buf *out, const char *head, struct sl_text t, struct sl_err *err)
 {
     int rc = sl_buf_str(out, head, err);
-    return rc ? rc : sl_json_put_string(out, t.s ? t.s : "", t.n, err);
+    return rc ? rc : sl_jv_put_string(out, t.s ? t.s : "", t.n, err);
 }
 
 static int put_member(struct sl_buf *out, const char *head, struct sl_text t, struct sl_err *err)

@@ -316,10 +316,10 @@ static int end_argument(struct sl_chat_parser *p, struct sl_err *err)
     }
     int rc = 0;
     if (!p->bad) rc = sl_buf_str(&p->args, p->n_args++ ? ", " : "{", err);
-    if (!p->bad && !rc) rc = sl_json_put_string(&p->args, p->key.s, p->key.n, err);
+    if (!p->bad && !rc) rc = sl_jv_put_string(&p->args, p->key.s, p->key.n, err);
     if (!p->bad && !rc) rc = sl_buf_str(&p->args, ": ", err);
     if (!p->bad && !rc)
-        rc = string ? sl_json_put_string(&p->args, p->value.s, p->value.n, err)
+        rc = string ? sl_jv_put_string(&p->args, p->value.s, p->value.n, err)
                     : sl_jv_write(&p->args, v, SL_JSON_SPACED, err);
     sl_chunk_free(&pool);
     return rc;

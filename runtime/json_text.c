@@ -332,7 +332,7 @@ const char *sl_jv_kind_name(enum sl_json_kind kind)
 
 /* ---------------------------------------------------------------- writing */
 
-int sl_json_put_string(struct sl_buf *out, const char *s, size_t n, struct sl_err *err)
+int sl_jv_put_string(struct sl_buf *out, const char *s, size_t n, struct sl_err *err)
 {
     static const char short_of[0x20] = {
         ['\b'] = 'b', ['\f'] = 'f', ['\n'] = 'n', ['\r'] = 'r', ['\t'] = 't'};
@@ -366,7 +366,7 @@ static int write_list(struct sl_buf *out, const struct sl_jv *v, enum sl_json_fo
     int rc = sl_buf_add(out, object ? "{" : "[", 1, err);
     for (i = 0; i < n && !rc; i++) {
         if (i) rc = sl_buf_str(out, spaced ? ", " : ",", err);
-        if (!rc && object) rc = sl_json_put_string(out, m[i].v->key.s, m[i].v->key.n, err);
+        if (!rc && object) rc = sl_jv_put_string(out, m[i].v->key.s, m[i].v->key.n, err);
         if (!rc && object) rc = sl_buf_str(out, spaced ? ": " : ":", err);
         if (!rc) rc = sl_jv_write(out, m[i].v, form, err);
     }
@@ -387,7 +387,7 @@ int sl_jv_write(struct sl_buf *out, const struct sl_jv *v, enum sl_json_form for
     case SL_JSON_NUMBER:
         return sl_buf_add(out, v->text.s, v->text.n, err);
     case SL_JSON_STRING:
-        return sl_json_put_string(out, v->text.s, v->text.n, err);
+        return sl_jv_put_string(out, v->text.s, v->text.n, err);
     default:
         return write_list(out, v, form, err);
     }

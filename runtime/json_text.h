@@ -49,6 +49,6 @@ enum sl_json_form {
 int sl_jv_write(struct sl_buf *out, const struct sl_jv *v, enum sl_json_form form,
                 struct sl_err *err);
 /* A string with its quotes; s is well-formed UTF-8. */
-int sl_json_put_string(struct sl_buf *out, const char *s, size_t n, struct sl_err *err);
+int sl_jv_put_string(struct sl_buf *out, const char *s, size_t n, struct sl_err *err);
 
 #endif
