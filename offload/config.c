@@ -60,7 +60,7 @@ static const struct field fields[] = {
     FIELD(conv_kernel, KIND_INT, 2, 16),
     FIELD(gate_lower_bound, KIND_F64, GATE_MIN, -1e-6),
     FIELD(n_experts, KIND_INT, 1, 1 << 14),
-    FIELD(top_k, KIND_INT, 1, 1 << 10),
+    FIELD(top_k, KIND_INT, 1, SL_MAX_TOP_K),
     FIELD(n_shared_experts, KIND_INT, 1, 1 << 10),
     FIELD(moe_intermediate_size, KIND_INT, 1, WIDTH_MAX),
     FIELD(latent_size, KIND_INT, 1, 1 << 16),

@@ -12,6 +12,8 @@
 
 #define SL_MAX_LAYERS 1024
 
+#define SL_MAX_TOP_K 1024 /* experts a token */
+
 struct sl_config {
     int hidden_size, n_layers, vocab_size;
     int intermediate_size; /* dense FFN width */

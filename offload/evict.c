@@ -239,6 +239,16 @@ void sl_evict_put(struct sl_evict *e, uint32_t slot, uint64_t key)
         heap_put(e, slot, key);
 }
 
+double sl_evict_score(const struct sl_evict *e, uint64_t key)
+{
+    return e->policy == LRU ? 0 : e->score[key] / e->weight;
+}
+
+double sl_evict_half_life(const struct sl_evict *e)
+{
+    return (e->policy == LRU ? 0.5 : HALF_LIFE) * (e->n_slots ? e->n_slots : 1);
+}
+
 uint32_t sl_evict_victim(const struct sl_evict *e, bool (*may)(void *ctx, uint32_t slot), void *ctx)
 {
     uint32_t best = SL_EVICT_NONE;

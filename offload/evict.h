@@ -34,6 +34,10 @@ void sl_evict_use(struct sl_evict *e, uint32_t slot, uint64_t key);
 void sl_evict_put(struct sl_evict *e, uint32_t slot, uint64_t key);
 /* slot is empty now; the policy may remember the key. */
 void sl_evict_drop(struct sl_evict *e, uint32_t slot);
+/* How much the policy thinks of a key now, 1 for one use just made, fading by half in half_life requests
+ * (sums of both for several uses). A policy that does not score says 0; the half-life then is a guess. */
+double sl_evict_score(const struct sl_evict *e, uint64_t key);
+double sl_evict_half_life(const struct sl_evict *e);
 /* The slot to give up, among those with may(ctx, slot); SL_EVICT_NONE when there is none. The slot
  * stays known until sl_evict_drop. */
 uint32_t sl_evict_victim(const struct sl_evict *e, bool (*may)(void *ctx, uint32_t slot),

@@ -12,6 +12,9 @@
  * A prefetch holds a slot without a pin. Demand may take that slot back: at once when the read has not
  * begun or has landed, after the landing (one record) otherwise.
  *
+ * In prefill another rule decides what gives way, and some slots may be lent (store_sweep.c). What is
+ * read again afterwards has its slot like a resident record and counts as one.
+ *
  * A failed read lands too: the slot keeps what went wrong until someone takes it, then is EMPTY. So
  * nobody waits for a record that will not come, and asking again reads again.
  *
@@ -55,10 +58,10 @@ void sl_store_make_empty(struct sl_store *s, uint32_t slot)
     if (x->guarded) end_guard(s, slot);
     if (x->state == SL_SLOT_READY && x->ahead) s->stats.prefetch_wasted++;
     s->where[key_of(s, x->layer, x->expert)] = SL_NO_SLOT;
-    sl_evict_drop(s->evict, slot);
+    if (!s->sweep.on) sl_evict_drop(s->evict, slot);
     x->layer = x->expert = -1;
     x->state = SL_SLOT_EMPTY;
-    x->ahead = x->begun = x->again = false;
+    x->ahead = x->begun = x->again = x->refill = false;
     x->tried = x->have = x->target = 0;
     s->empty[s->n_empty++] = slot;
 }
@@ -89,7 +92,7 @@ static void want(struct sl_store *s, uint32_t slot, uint32_t need)
     s->stats.bytes_used += need;
     x->wanted = true;
     s->wanted[s->n_wanted++] = slot;
-    sl_evict_use(s->evict, slot, key_of(s, x->layer, x->expert));
+    if (!s->sweep.on) sl_evict_use(s->evict, slot, key_of(s, x->layer, x->expert));
 }
 
 static void unwant(struct sl_store *s, uint32_t slot)
@@ -106,7 +109,8 @@ static void unwant(struct sl_store *s, uint32_t slot)
 static bool may_evict(void *ctx, uint32_t slot)
 {
     const struct sl_store *s = ctx;
-    return s->slots[slot].state == SL_SLOT_READY && !s->slots[slot].pins;
+    const struct sl_slot *x = &s->slots[slot];
+    return !x->pins && (x->state == SL_SLOT_READY || (x->refill && !x->begun));
 }
 
 /* What a prefetch brought and nobody has asked for has no history yet, and every policy would give it up
@@ -136,6 +140,16 @@ static void end_guards(struct sl_store *s, int layer)
     s->n_guarded = kept;
 }
 
+/* Gives up what the policy chose. */
+static void evict(struct sl_store *s, uint32_t slot)
+{
+    if (s->slots[slot].state == SL_SLOT_INFLIGHT) {
+        sl_slot_queue_remove(s, &s->refill, slot);
+        s->stats.refill_dropped++;
+    }
+    sl_store_make_empty(s, slot);
+}
+
 /* Forgets a prefetch that has not begun. */
 static void drop_prefetch(struct sl_store *s, uint32_t slot)
 {
@@ -144,8 +158,16 @@ static void drop_prefetch(struct sl_store *s, uint32_t slot)
     sl_store_make_empty(s, slot);
 }
 
+void sl_store_drop_prefetches(struct sl_store *s)
+{
+    while (s->prefetch.n) drop_prefetch(s, s->prefetch.tail);
+    for (uint32_t i = 0; i < s->n_guarded; i++) s->slots[s->guarded[i]].guarded = false;
+    s->n_guarded = 0;
+}
+
 static bool free_one(struct sl_store *s, bool prefetch)
 {
+    if (s->sweep.on) return sl_sweep_free_one(s);
     if (s->n_empty) return true;
     uint32_t victim = sl_evict_victim(s->evict, may_evict_unguarded, s);
     if (victim == SL_EVICT_NONE && !prefetch) {
@@ -155,7 +177,7 @@ static bool free_one(struct sl_store *s, bool prefetch)
         }
         victim = sl_evict_victim(s->evict, may_evict, s);
     }
-    if (victim != SL_EVICT_NONE) sl_store_make_empty(s, victim);
+    if (victim != SL_EVICT_NONE) evict(s, victim);
     return s->n_empty > 0;
 }
 
@@ -200,6 +222,10 @@ static void request_found(struct sl_store *s, uint32_t slot, uint32_t need)
         *(x->ahead ? &s->stats.prefetch_used : &s->stats.misses) += 1;
     } else if (!x->ahead) {
         s->stats.hits++;
+        if (x->state == SL_SLOT_INFLIGHT && !x->begun) { /* of a refill */
+            sl_slot_queue_remove(s, &s->refill, slot);
+            sl_slot_queue_push(s, &s->demand, slot);
+        }
     } else if (x->state == SL_SLOT_INFLIGHT && !x->begun) {
         sl_slot_queue_remove(s, &s->prefetch, slot);
         sl_slot_queue_push(s, &s->demand, slot);
@@ -208,16 +234,23 @@ static void request_found(struct sl_store *s, uint32_t slot, uint32_t need)
     } else {
         s->stats.prefetch_used++;
     }
-    x->ahead = false;
     sl_store_not_loose(s, x);
+    x->ahead = x->refill = false;
     want(s, slot, need);
     if (x->state != SL_SLOT_INFLIGHT) x->order = s->order++;
 }
 
 /* ------------------------------------------------------------------ requests */
 
+/* Slots that may hold records now. */
+static uint32_t usable(const struct sl_store *s)
+{
+    return s->sweep.n_frames;
+}
+
 /* Everything that can be wrong with a request, before anything changes. *wait: it must wait for a
- * prefetch to land, since the slot is needed for something else. */
+ * prefetch to land, since the slot is needed for something else; or for the reads of a refill, among
+ * which the policy may choose. */
 static int check_request(struct sl_store *s, int layer, const int *ids, int n, bool *wait,
                          struct sl_err *err)
 {
@@ -229,8 +262,10 @@ static int check_request(struct sl_store *s, int layer, const int *ids, int n, b
     if (n < 0 || n > sl_store_max_request(s))
         return sl_fail(err, SL_E_ARG, NULL, where, "%d experts, at most %d fit", n,
                        sl_store_max_request(s));
-    uint32_t fresh = 0; /* slots that this request is the first to pin */
-    uint32_t loose = 0; /* those of them that are being read already */
+    uint32_t fresh = 0;     /* slots that this request is the first to pin */
+    uint32_t loose = 0;     /* those of them that are being read already */
+    uint32_t refilling = 0; /* of these: by a refill */
+    uint32_t misses = 0;
     *wait = false;
     s->request++;
     for (int i = 0; i < n; i++) {
@@ -241,12 +276,16 @@ static int check_request(struct sl_store *s, int layer, const int *ids, int n, b
             return sl_fail(err, SL_E_ARG, NULL, where, "expert %d is asked for twice", ids[i]);
         s->mark[ids[i]] = s->request;
         if (slot == SL_NO_SLOT || !s->slots[slot].pins) fresh++;
-        if (slot != SL_NO_SLOT && s->slots[slot].loose) loose++;
+        misses += slot == SL_NO_SLOT;
+        if (slot == SL_NO_SLOT || !s->slots[slot].loose) continue;
+        loose++;
+        refilling += s->slots[slot].refill;
     }
-    if (fresh > s->n_slots - s->n_pinned)
+    if (fresh > usable(s) - s->n_pinned)
         return sl_fail(err, SL_E_ARG, NULL, where, "%u more slots, but %u of %u are in use", fresh,
-                       s->n_pinned, s->n_slots);
-    *wait = fresh - loose > s->n_slots - s->n_pinned - s->n_loose;
+                       s->n_pinned, usable(s));
+    *wait = fresh - loose > usable(s) - s->n_pinned - s->n_loose ||
+            (misses > s->n_empty && s->n_refilling > refilling);
     return 0;
 }
 
@@ -262,11 +301,14 @@ int sl_store_request_planes(struct sl_store *s, int layer, const int *ids, const
 {
     pthread_mutex_lock(&s->lock);
     bool wait = false;
+    s->refill_alone = false;
     int rc = check_request(s, layer, ids, n, &wait, err);
     while (!rc && wait) {
+        s->refill_held = true;
         wait_landing(s);
         rc = check_request(s, layer, ids, n, &wait, err);
     }
+    s->refill_held = false;
     if (!rc) end_guards(s, layer);
     /* Hits first: a miss must not evict what this very request needs. */
     for (int i = 0; i < n && !rc; i++) {
@@ -279,7 +321,7 @@ int sl_store_request_planes(struct sl_store *s, int layer, const int *ids, const
         start_read(s, layer, ids[i], needed(s, layer, ids[i], !whole || whole[i]));
         s->stats.misses++;
     }
-    if (s->demand.n) sl_store_wake(s);
+    if (s->demand.n || s->refill.n) sl_store_wake(s);
     pthread_mutex_unlock(&s->lock);
     return rc;
 }
@@ -425,6 +467,7 @@ void sl_store_put(struct sl_store *s, int layer, int expert)
     uint32_t slot = s->where[key_of(s, layer, expert)];
     assert(slot != SL_NO_SLOT);
     unpin(s, &s->slots[slot]);
+    sl_sweep_put(s, slot);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -438,6 +481,7 @@ void sl_store_cancel(struct sl_store *s)
             sl_slot_queue_remove(s, &s->demand, s->demand.head);
         }
         while (s->prefetch.n) drop_prefetch(s, s->prefetch.tail);
+        while (s->refill.n) evict(s, s->refill.tail);
         if (!s->reading) break;
         pthread_cond_wait(&s->landed, &s->lock);
     }
@@ -447,6 +491,7 @@ void sl_store_cancel(struct sl_store *s)
         unwant(s, slot);
         unpin(s, x);
         if (x->state == SL_SLOT_FAILED) sl_store_give_up(s, slot);
+        sl_sweep_put(s, slot);
     }
     pthread_mutex_unlock(&s->lock);
 }
@@ -467,7 +512,7 @@ int sl_store_ready(const struct sl_store *s, int layer)
 int sl_store_max_request(const struct sl_store *s)
 {
     uint32_t n = (uint32_t)s->p->cfg.n_experts;
-    return (int)(s->n_slots < n ? s->n_slots : n);
+    return (int)(usable(s) < n ? usable(s) : n);
 }
 
 void sl_store_get_stats(const struct sl_store *s, struct sl_store_stats *out)
@@ -475,6 +520,7 @@ void sl_store_get_stats(const struct sl_store *s, struct sl_store_stats *out)
     pthread_mutex_t *lock = (pthread_mutex_t *)&s->lock; /* logically const */
     pthread_mutex_lock(lock);
     *out = s->stats;
+    out->slots_touched = s->sweep.n_touched;
     for (uint32_t d = 0; d < s->n_drives; d++) out->drives[d] = s->drives[d].stats;
     pthread_mutex_unlock(lock);
 }

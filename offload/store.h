@@ -13,8 +13,8 @@
  * same slot. Asked for whole later, only the refinement is read. What a request asked for is what its
  * views show, whatever the slot holds, so residency never changes a result.
  *
- * Threads: request, take, take_any and put may be called from several threads; cancel and close while
- * no other call is in progress. */
+ * Threads: request, take, take_any and put may be called from several threads; cancel, close and the
+ * sweep calls while no other call is in progress. */
 #ifndef SL_OFFLOAD_STORE_H
 #define SL_OFFLOAD_STORE_H
 
@@ -70,11 +70,15 @@ struct sl_store_stats {
     uint64_t retries;           /* second tries after EIO */
     uint64_t failovers;         /* tries on another drive that holds the bank */
     double stall_seconds;       /* the engine waited for a read */
+    /* After a sweep: records to be read again, those that gave way before their turn, bytes that came. */
+    uint64_t refill_queued, refill_dropped, refill_bytes;
+    uint64_t lent_bytes, lent_peak_bytes; /* of the slots' memory, now and at most */
     uint64_t n_slots, slot_bytes;
-    bool direct_io;   /* O_DIRECT was really in effect, on every bank */
-    enum sl_io io;    /* in use */
-    char io_note[96]; /* why AUTO did not take io_uring, else empty */
-    int depth;        /* records in flight a drive */
+    uint64_t slots_touched; /* that ever held a record, or were lent: memory really taken */
+    bool direct_io;         /* O_DIRECT was really in effect, on every bank */
+    enum sl_io io;          /* in use */
+    char io_note[96];       /* why AUTO did not take io_uring, else empty */
+    int depth;              /* records in flight a drive */
     int n_drives;
     struct sl_store_drive drives[SL_STORE_DRIVES];
 };
@@ -125,6 +129,31 @@ void sl_store_put(struct sl_store *s, int layer, int expert);
 /* Drops what was requested and not taken (after an error or an interrupt); waits for the reads that
  * have begun, and keeps what they bring. What was taken must still be put. */
 void sl_store_cancel(struct sl_store *s);
+
+/* ---- prefill (store_sweep.c)
+ *
+ *   sweep_begin; for each chunk { for each layer { sweep_layer; requests ... } sweep_routes } sweep_end
+ *
+ * While a sweep is on, a chunk's experts pass through the slots once, and what lies ahead of the sweep
+ * stays. begin also lends the memory of the last slots, at least lent_bytes of it, aligned to 4096, to the
+ * caller, until end: whole slots, and top_k + 1 are left (SL_E_BUDGET), fewer by which sl_store_max_request
+ * falls. It waits for reads in progress; SL_E_ARG while experts are requested or held. */
+int sl_store_sweep_begin(struct sl_store *s, uint64_t lent_bytes, void **lent, struct sl_err *err);
+/* Who wants what in the coming layer: ids [n_tokens][top_k]. Steers what stays in memory, no more; does
+ * nothing outside a sweep. */
+void sl_store_sweep_layer(struct sl_store *s, int layer, const int *ids, int n_tokens);
+/* The chunk is done: routes [n_layers][n_tokens][top_k], rows of layers without experts are not read. The
+ * policy is told of them token by token, as if they had been decoded. */
+void sl_store_sweep_routes(struct sl_store *s, const uint16_t *routes, int n_tokens);
+/* Takes lent memory back; the slots hold what they would after decoding the same tokens. What is missing
+ * is read behind all else, and counts as resident from now on; without refill (after an error) its slots
+ * are empty. Nothing may be requested or held. */
+void sl_store_sweep_end(struct sl_store *s, bool refill);
+/* Waits until nothing is being read or about to be. */
+void sl_store_wait_refill(struct sl_store *s);
+/* Puts what is resident, or on its way, first; otherwise the order stays. whole (may be NULL) moves along.
+ * Returns how many those are. */
+int sl_store_sort_resident(struct sl_store *s, int layer, int *ids, bool *whole, int n);
 
 /* Largest n that sl_store_request accepts. */
 int sl_store_max_request(const struct sl_store *s);

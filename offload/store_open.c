@@ -65,6 +65,7 @@ uint64_t sl_store_table_bytes(const struct sl_pack *p, uint64_t n_slots)
     return sizeof(struct sl_store) + n_slots * a_slot + sl_evict_bytes(n_slots, keys) +
            keys * sizeof(uint32_t) + (uint64_t)p->cfg.n_experts * sizeof(uint32_t) +
            total_sources(p) * (sizeof(struct sl_source) + sizeof(struct sl_drive)) +
+           sl_sweep_bytes(n_slots, keys, (uint64_t)p->cfg.n_experts) +
            (SL_STORE_READERS + 1) * SL_STORE_STACK;
 }
 
@@ -115,14 +116,17 @@ static int make_tables(struct sl_store *s, const struct sl_store_opts *o, struct
     s->wanted = malloc(n * sizeof *s->wanted);
     s->guarded = malloc(n * sizeof *s->guarded);
     s->mark = calloc((size_t)p->cfg.n_experts, sizeof *s->mark);
-    if (!s->slots || !s->where || !s->empty || !s->wanted || !s->guarded || !s->mark)
+    if (!s->slots || !s->where || !s->empty || !s->wanted || !s->guarded || !s->mark ||
+        sl_sweep_open(s))
         return no_memory(err, n);
     for (size_t k = 0; k < keys; k++) s->where[k] = SL_NO_SLOT;
     for (uint32_t i = 0; i < s->n_slots; i++) {
         s->slots[i].layer = s->slots[i].expert = -1;
+        s->slots[i].frame = i;
         s->empty[i] = s->n_slots - 1 - i; /* slot 0 is taken first */
     }
     s->n_empty = s->n_slots;
+    s->sweep.n_records = total_records(p);
     return 0;
 }
 
@@ -281,6 +285,7 @@ void sl_store_close(struct sl_store *s)
     for (uint32_t i = 0; i < s->n_sources; i++) sl_direct_close(&s->sources[i].file);
     for (uint32_t d = 0; d < s->n_drives; d++) free((char *)(uintptr_t)s->drives[d].stats.dir);
     sl_evict_close(s->evict);
+    sl_sweep_close(s);
     sl_arena_free(&s->arena);
     free(s->slots);
     free(s->where);

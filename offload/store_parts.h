@@ -2,12 +2,13 @@
  *
  *   store.c        slots, requests, prefetches: who gets a slot, under one lock
  *   store_open.c   sizes, tables, bank files and the drives they lie on
+ *   store_sweep.c  what is different in prefill: the ring, lent memory, the refill afterwards
  *   store_read.c   which record is read next and from where; reading threads; what failed reads do
  *   store_uring.c  one thread that keeps an io_uring full
  *
  *   request -> demand queue \                               / READY
  *                            begin_read -> drive -> check -
- *   prefetch -> queue ------/  (one thread a read, or io_uring)  \ FAILED, or another try
+ *   prefetch, refill -> ----/  (one thread a read, or io_uring)  \ FAILED, or another try
  *
  * A drive is a folder with bank files. A bank may lie in several of them; each read goes where it is
  * expected to end first. */
@@ -21,6 +22,7 @@
 #include "offload/store.h"
 
 #define SL_NO_SLOT           UINT32_MAX
+#define SL_NO_KEY            UINT32_MAX
 #define SL_STORE_STACK       ((size_t)256 << 10)
 #define SL_STORE_THREADS_MAX 64
 #define SL_STORE_CHECKERS    3  /* threads that check records which io_uring brought */
@@ -32,6 +34,8 @@ enum sl_read_cause { SL_READ_ERRNO, SL_READ_SHORT, SL_READ_CRC };
 struct sl_slot {
     int32_t layer, expert; /* -1 while EMPTY */
     int32_t pins;
+    uint32_t frame;      /* which piece of the arena is its memory */
+    uint32_t stamp;      /* of its last entry among the swept ones */
     uint32_t next, prev; /* in a queue */
     uint32_t source;     /* of the last read */
     uint32_t tried;      /* bit i: source i of the bank has failed */
@@ -46,6 +50,7 @@ struct sl_slot {
     bool wanted;    /* requested and not yet taken */
     bool ahead;     /* brought, or to be brought, by a prefetch; not requested since */
     bool guarded;   /* in the list of those */
+    bool refill;    /* of INFLIGHT: read again after a sweep, and nobody has requested it */
     bool begun;     /* of INFLIGHT: out of its queue */
     bool loose;     /* of INFLIGHT: begun, and nobody has requested it */
     bool prefetch;  /* of INFLIGHT: begun as a prefetch, whoever waits for it now */
@@ -72,6 +77,33 @@ struct sl_drive {
     uint64_t in_flight_bytes;
     double busy_since;
     double recent_bytes, recent_seconds; /* of busy time, old times fading */
+};
+
+/* A record that the sweep has passed; stale when the slot's stamp is another. */
+struct sl_swept {
+    double score;
+    uint32_t slot, stamp;
+};
+
+/* See store_sweep.c. */
+struct sl_sweep {
+    bool on;
+    int layer;              /* in progress, or the last one */
+    uint32_t n_frames;      /* of the arena that hold records; those behind them are lent */
+    uint64_t n_records;     /* of the pack */
+    struct sl_slot *spare;  /* [n_slots] for putting slots in another order */
+    struct sl_swept *swept; /* heap [2 * n_slots], least score first */
+    uint32_t n_swept;
+    double *score;          /* [n_experts] of `layer`, at the end of the chunk */
+    unsigned char *touched; /* [n_slots] frames that were ever written */
+    uint32_t n_touched;
+    /* What the policy holds while a sweep is on. */
+    uint32_t *held;   /* [n_slots] key, or SL_NO_KEY */
+    uint32_t *at;     /* [n_keys] slot, or SL_NO_SLOT */
+    uint32_t *unused; /* stack of slots without a key */
+    uint32_t n_unused;
+    uint32_t *asked; /* [n_slots] last step that asked for it */
+    uint32_t n_asked;
 };
 
 /* How one attempt ended. */
@@ -110,7 +142,11 @@ struct sl_store {
     uint32_t n_wanted;
     uint32_t *guarded; /* slots of prefetches whose layer was not asked for since */
     uint32_t n_guarded;
-    struct sl_slot_queue demand, prefetch, unchecked;
+    struct sl_slot_queue demand, prefetch, refill, unchecked;
+    uint32_t n_refilling; /* slots with .loose and .refill */
+    bool refill_held;     /* a request waits for those to land: none may begin */
+    bool refill_alone;    /* no request since the sweep ended: the drive is theirs */
+    struct sl_sweep sweep;
     uint32_t reading;  /* records begun and not ended */
     uint32_t n_loose;  /* slots with .loose: they can be had when they have landed */
     uint32_t n_pinned; /* slots with pins */
@@ -130,6 +166,17 @@ struct sl_store {
 void sl_store_make_empty(struct sl_store *s, uint32_t slot);
 /* Of a FAILED slot: what it had before the read is still good; without anything it becomes EMPTY. */
 void sl_store_give_up(struct sl_store *s, uint32_t slot);
+/* Forgets prefetches that have not begun; none is guarded any more. */
+void sl_store_drop_prefetches(struct sl_store *s);
+
+/* ---- store_sweep.c; open and close without the lock. open: -1 when memory is out. */
+uint64_t sl_sweep_bytes(uint64_t n_slots, uint64_t n_keys, uint64_t n_experts);
+int sl_sweep_open(struct sl_store *s);
+void sl_sweep_close(struct sl_store *s);
+/* Makes an EMPTY slot if one can be had; false otherwise. */
+bool sl_sweep_free_one(struct sl_store *s);
+/* A slot has lost a pin: when nobody holds it any more the sweep has passed it. */
+void sl_sweep_put(struct sl_store *s, uint32_t slot);
 
 /* ---- store_read.c; all but the thread's own work under the lock */
 void sl_slot_queue_push(struct sl_store *s, struct sl_slot_queue *q, uint32_t slot);
@@ -162,7 +209,14 @@ void *sl_uring_thread(void *store);
 
 static inline uint8_t *sl_slot_memory(const struct sl_store *s, uint32_t slot)
 {
-    return s->arena.base + (uint64_t)slot * s->slot_bytes;
+    return s->arena.base + (uint64_t)s->slots[slot].frame * s->slot_bytes;
+}
+
+/* A frame is about to be written. */
+static inline void sl_sweep_touch(struct sl_store *s, uint32_t frame)
+{
+    s->sweep.n_touched += !s->sweep.touched[frame];
+    s->sweep.touched[frame] = 1;
 }
 
 static inline const struct sl_bank *sl_slot_bank(const struct sl_store *s, const struct sl_slot *x)

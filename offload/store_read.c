@@ -1,7 +1,8 @@
 /* Which record is read next, from which drive, and what becomes of reads that fail.
  *
- * Demand goes first, in the order asked. A prefetch begins only when no demand waits, one a drive at a
- * time: a demand read that comes later shares its drive with one such record at most. A record that lies
+ * Demand goes first, in the order asked. A prefetch begins only when no demand waits, and what is read
+ * again after a sweep only when no prefetch does, one a drive at a time (refills have the drive for
+ * themselves until the first request): a demand read that comes later shares its drive with one such record at most. A record that lies
  * on several drives goes where it is expected to end first, (bytes in flight + its own) / measured
  * speed; while the best drive is full it waits, unless a slower one would still be done earlier. A naive
  * half and half gains little when one drive is slower than the other.
@@ -111,8 +112,8 @@ static bool choose_source(const struct sl_store *s, const struct sl_slot *x, boo
     }
     const struct sl_drive *d = &s->drives[s->sources[best].drive];
     *source = best;
-    return d->in_flight < s->depth &&
-           (!prefetch || d->prefetch_in_flight < SL_STORE_PREFETCH_READS);
+    return d->in_flight < s->depth && (!prefetch || (x->refill && s->refill_alone) ||
+                                       d->prefetch_in_flight < SL_STORE_PREFETCH_READS);
 }
 
 static void charge_drive(struct sl_store *s, const struct sl_slot *x)
@@ -150,7 +151,7 @@ void sl_store_drive_done(struct sl_store *s, uint32_t slot, bool ok)
         d->recent_bytes /= 2;
     }
     /* Another thread may have waited for this drive; io_uring's own thread looks by itself. */
-    if (!s->uring && (s->demand.n || s->prefetch.n)) pthread_cond_signal(&s->work);
+    if (!s->uring && (s->demand.n || s->prefetch.n || s->refill.n)) pthread_cond_signal(&s->work);
 }
 
 /* ------------------------------------------------------------------ begin and end */
@@ -180,15 +181,18 @@ uint32_t sl_store_begin_read(struct sl_store *s)
     if (slot != SL_NO_SLOT) {
         sl_slot_queue_remove(s, &s->demand, slot);
     } else if (!s->demand.n) {
-        slot = first_that_may(s, &s->prefetch, true, &source);
+        struct sl_slot_queue *q = s->prefetch.n || s->refill_held ? &s->prefetch : &s->refill;
+        slot = first_that_may(s, q, true, &source);
         if (slot == SL_NO_SLOT) return slot;
-        sl_slot_queue_remove(s, &s->prefetch, slot);
+        sl_slot_queue_remove(s, q, slot);
         prefetch = true;
-        s->n_loose++;
     }
     if (slot == SL_NO_SLOT) return slot;
     struct sl_slot *x = &s->slots[slot];
     x->begun = true;
+    s->n_loose += prefetch;
+    s->n_refilling += prefetch && x->refill;
+    sl_sweep_touch(s, x->frame);
     x->prefetch = x->loose = prefetch;
     x->source = source;
     x->from = x->have;
@@ -201,6 +205,7 @@ uint32_t sl_store_begin_read(struct sl_store *s)
 void sl_store_not_loose(struct sl_store *s, struct sl_slot *x)
 {
     if (x->loose) s->n_loose--;
+    if (x->loose && x->refill) s->n_refilling--;
     x->loose = false;
 }
 
@@ -232,6 +237,8 @@ void sl_store_end_read(struct sl_store *s, uint32_t slot, const struct sl_read_e
 {
     struct sl_slot *x = &s->slots[slot];
     bool unasked = x->loose;
+    if (x->refill && end->state == SL_SLOT_READY)
+        s->stats.refill_bytes += sl_slot_reading(x);
     s->reading--;
     if (end->state == SL_SLOT_FAILED && !unasked && try_again(s, slot, end)) {
         pthread_cond_broadcast(&s->landed); /* whoever cancels counts the reads */
@@ -256,6 +263,7 @@ void sl_store_end_read(struct sl_store *s, uint32_t slot, const struct sl_read_e
     x->detail = end->detail;
     x->order = s->order++;
     sl_store_not_loose(s, x);
+    x->refill = false;
     if (end->state == SL_SLOT_FAILED && unasked)
         sl_store_make_empty(s, slot); /* whoever needs it reads it again, and is told then */
     pthread_cond_broadcast(&s->landed);
