@@ -13,12 +13,10 @@
 
 #include "runtime/graph_parts.h"
 
-#define MAX_CHUNK (1 << 16)
-
 /* Bounds that keep every product of sizes far from overflow. */
 static bool opts_fit(const struct sl_graph_opts *o)
 {
-    return o->max_chunk >= 1 && o->max_chunk <= MAX_CHUNK && o->max_ctx >= 1 &&
+    return o->max_chunk >= 1 && o->max_chunk <= SL_GRAPH_CHUNK_MAX && o->max_ctx >= 1 &&
            o->max_ctx <= (uint64_t)INT32_MAX;
 }
 
@@ -37,7 +35,7 @@ int sl_graph_open(struct sl_graph **out, const struct sl_model *m, const struct 
     if (!opts_fit(o))
         return sl_fail(err, SL_E_ARG, NULL, "chunk and ctx",
                        "%d tokens and %llu positions; 1 to %d and 1 to %d are possible",
-                       o->max_chunk, (unsigned long long)o->max_ctx, MAX_CHUNK, INT32_MAX);
+                       o->max_chunk, (unsigned long long)o->max_ctx, SL_GRAPH_CHUNK_MAX, INT32_MAX);
     for (int l = 0; l < m->cfg.n_layers; l++)
         if (m->layers[l].is_moe && (!store || sl_store_max_request(store) < 1))
             return sl_fail(err, SL_E_ARG, NULL, "expert slots", "layer %d needs some", l);
@@ -79,6 +77,8 @@ void sl_graph_force_routes(struct sl_graph *g, sl_routes_fn fn, void *ctx)
 
 int sl_graph_check(struct sl_graph *g, int layer, const char *what, struct sl_err *err)
 {
+    if (atomic_load_explicit(&g->stopped, memory_order_relaxed))
+        return sl_fail(err, SL_E_INTR, NULL, NULL, "interrupted");
     const int tok = atomic_load_explicit(&g->bad, memory_order_relaxed);
     if (tok == INT_MAX) return 0;
     const unsigned long long pos = g->pos + (uint64_t)tok;
@@ -89,6 +89,31 @@ int sl_graph_check(struct sl_graph *g, int layer, const char *what, struct sl_er
         snprintf(field, sizeof field, "layer %d", layer);
     return sl_fail(err, SL_E_PACK, NULL, field,
                    "%s is not finite at position %llu; the pack's weights are damaged", what, pos);
+}
+
+struct region {
+    struct sl_graph *g;
+    sl_task_fn fn;
+    void *ctx;
+};
+
+static void region_task(void *ctx, int task, int worker)
+{
+    const struct region *r = ctx;
+    if (sl_interrupted()) {
+        atomic_store_explicit(&r->g->stopped, true, memory_order_relaxed);
+        return;
+    }
+    r->fn(r->ctx, task, worker);
+}
+
+void sl_graph_run(struct sl_graph *g, int n_tasks, sl_task_fn fn, void *ctx)
+{
+    struct region r = {g, fn, ctx};
+    if (n_tasks == 1)
+        region_task(&r, 0, 0);
+    else
+        sl_pool_run(g->pool, n_tasks, region_task, &r);
 }
 
 /* The stream after the layer, token by token in one piece (y is free then). */
@@ -125,42 +150,92 @@ static double stalled(const struct sl_graph *g)
     return st.stall_seconds;
 }
 
-static int run_layer(struct sl_graph *g, int l, struct sl_err *err)
+static int run_attention(struct sl_graph *g, struct sl_err *err)
 {
-    if (sl_interrupted()) return sl_fail(err, SL_E_INTR, NULL, NULL, "interrupted");
-    g->l = l;
-    g->layer = &g->m->layers[l];
-    const double start = now_seconds();
     int rc = sl_graph_attn_in(g, err);
     if (rc) return rc;
-    sl_graph_see(g, SL_POINT_ATTN_IN, l, g->x);
+    sl_graph_see(g, SL_POINT_ATTN_IN, g->l, g->x);
     if (g->layer->is_kda)
         sl_graph_kda(g);
     else
         sl_graph_mla(g);
-    sl_graph_see(g, SL_POINT_ATTN_OUT, l, g->y);
-    const double middle = now_seconds();
-    const double stall = stalled(g);
-
-    rc = sl_graph_ffn_in(g, err);
-    if (rc) return rc;
-    sl_graph_see(g, SL_POINT_FFN_IN, l, g->x);
-    sl_graph_see_ahead(g);
-    if (g->layer->is_moe)
-        rc = sl_graph_moe(g, err);
-    else
-        sl_graph_dense(g);
-    if (rc) return rc;
-    sl_graph_see(g, SL_POINT_FFN_OUT, l, g->y);
-    see_resid(g);
-    const double waited = stalled(g) - stall;
-    g->stages.attention += middle - start;
-    g->stages.experts += now_seconds() - middle - waited;
-    g->stages.waiting += waited;
+    sl_graph_see(g, SL_POINT_ATTN_OUT, g->l, g->y);
     return 0;
 }
 
-/* Final mix, norm and head of the last n_logits tokens (all tokens of the mix when someone looks). */
+static void see_ffn(struct sl_graph *g)
+{
+    sl_graph_see(g, SL_POINT_FFN_OUT, g->l, g->y);
+    see_resid(g);
+}
+
+/* Up to the routes; all of a dense layer. */
+static int begin_ffn(struct sl_graph *g, struct sl_err *err)
+{
+    int rc = sl_graph_ffn_in(g, err);
+    if (rc) return rc;
+    sl_graph_see(g, SL_POINT_FFN_IN, g->l, g->x);
+    sl_graph_see_ahead(g);
+    if (g->layer->is_moe) return sl_graph_moe_route(g, err);
+    sl_graph_dense(g);
+    see_ffn(g);
+    return 0;
+}
+
+static int panel_after(const struct sl_graph *g, int at)
+{
+    return g->n_chunk - at < g->use.n_panel ? g->n_chunk - at : g->use.n_panel;
+}
+
+/* What a layer does panel by panel before its experts are known. Positions whose keys are expanded
+ * already are counted for all layers together; inside a layer they grow by panels. */
+static int run_panels(struct sl_graph *g, uint64_t n_expanded, struct sl_err *err)
+{
+    const int n_banked = g->n_banked;
+    int rc = 0;
+    for (int at = 0; at < g->n_chunk && !rc; at += g->use.n_panel) {
+        const double start = now_seconds();
+        sl_graph_view(g, at, panel_after(g, at));
+        g->n_banked = n_banked;
+        g->st->n_expanded = at ? g->pos : n_expanded;
+        rc = run_attention(g, err);
+        const double middle = now_seconds();
+        if (!rc) rc = begin_ffn(g, err);
+        g->stages.attention += middle - start;
+        g->stages.experts += now_seconds() - middle;
+    }
+    g->st->n_expanded = n_expanded;
+    return rc;
+}
+
+static int run_experts(struct sl_graph *g, struct sl_err *err)
+{
+    const double start = now_seconds();
+    const double stall = stalled(g);
+    sl_graph_view(g, 0, g->n_chunk);
+    int rc = sl_graph_moe_experts(g, err);
+    for (int at = 0; at < g->n_chunk && !rc; at += g->use.n_panel) {
+        sl_graph_view(g, at, panel_after(g, at));
+        rc = sl_graph_moe_out(g, err);
+        if (!rc) see_ffn(g);
+    }
+    const double waited = stalled(g) - stall;
+    g->stages.experts += now_seconds() - start - waited;
+    g->stages.waiting += waited;
+    return rc;
+}
+
+static int run_layer(struct sl_graph *g, int l, uint64_t n_expanded, struct sl_err *err)
+{
+    if (sl_interrupted()) return sl_fail(err, SL_E_INTR, NULL, NULL, "interrupted");
+    g->l = l;
+    g->layer = &g->m->layers[l];
+    int rc = run_panels(g, n_expanded, err);
+    return rc || !g->layer->is_moe ? rc : run_experts(g, err);
+}
+
+/* Final mix, norm and head of the last tokens of the panel in view (all tokens of the mix when someone
+ * looks); logits of its first one that has any. */
 static int run_head(struct sl_graph *g, float *logits, int n_logits, struct sl_err *err)
 {
     const bool seen = g->observer.see != NULL;
@@ -182,12 +257,28 @@ static int run_head(struct sl_graph *g, float *logits, int n_logits, struct sl_e
     return sl_graph_check(g, -1, "a logit", err);
 }
 
+static int run_heads(struct sl_graph *g, float *logits, int n_logits, struct sl_err *err)
+{
+    const double start = now_seconds();
+    const int first = g->n_chunk - n_logits;
+    int rc = 0;
+    for (int at = 0; at < g->n_chunk && !rc; at += g->use.n_panel) {
+        sl_graph_view(g, at, panel_after(g, at));
+        const int end = at + g->n;
+        const int n = end <= first ? 0 : first > at ? end - first : g->n;
+        float *rows =
+            logits && n ? logits + (size_t)(end - n - first) * (size_t)g->c->vocab_size : NULL;
+        rc = run_head(g, rows, n, err);
+    }
+    g->stages.head += now_seconds() - start;
+    return rc;
+}
+
 static int check_chunk(const struct sl_graph *g, const struct sl_state *st, const int32_t *ids,
                        int n, int n_logits, struct sl_err *err)
 {
-    if (n < 1 || n > g->o.max_chunk)
-        return sl_fail(err, SL_E_ARG, NULL, "chunk", "%d tokens is outside 1 to %d", n,
-                       g->o.max_chunk);
+    if (n < 1 || n > g->use.n)
+        return sl_fail(err, SL_E_ARG, NULL, "chunk", "%d tokens is outside 1 to %d", n, g->use.n);
     if (n_logits < 0 || n_logits > n)
         return sl_fail(err, SL_E_ARG, NULL, "logits", "%d rows of %d tokens", n_logits, n);
     if (st->ctx > g->o.max_ctx)
@@ -213,18 +304,20 @@ int sl_graph_feed(struct sl_graph *g, struct sl_state *st, const int32_t *ids, i
     int rc = check_chunk(g, st, ids, n, n_logits, err);
     if (rc) return rc;
     g->st = st;
-    g->n = n;
-    g->pos = st->position;
+    g->n_chunk = n;
+    g->chunk_pos = st->position;
     atomic_store_explicit(&g->bad, INT_MAX, memory_order_relaxed);
     atomic_store_explicit(&g->bad_routes, false, memory_order_relaxed);
+    atomic_store_explicit(&g->stopped, false, memory_order_relaxed);
     if (st->n_expanded > st->position) st->n_expanded = st->position; /* rewound: refill */
-    double at = now_seconds();
+    const double at = now_seconds();
+    sl_graph_view(g, 0, n);
     sl_graph_embed(g, ids);
     g->stages.attention += now_seconds() - at;
-    for (int l = 0; l < g->c->n_layers && !rc; l++) rc = run_layer(g, l, err);
-    at = now_seconds();
-    if (!rc) rc = run_head(g, logits, n_logits, err);
-    g->stages.head += now_seconds() - at;
+    for (int l = 0; l < g->c->n_layers && !rc; l++) rc = run_layer(g, l, st->n_expanded, err);
+    if (!rc) rc = run_heads(g, logits, n_logits, err);
+    if (!rc && atomic_load_explicit(&g->stopped, memory_order_relaxed))
+        rc = sl_fail(err, SL_E_INTR, NULL, NULL, "interrupted");
     if (rc) return rc;
     st->position += (uint64_t)n;
     st->n_expanded = st->position;

@@ -3,7 +3,10 @@
  * A function of the token sequence alone: KDA by the per-token recurrence, MLA with expanded keys in
  * position order, every sum in one order fixed by shape. Chunk size, threads, ISA, slots and resume
  * position never change a bit. Layer-major inside a chunk: each layer is finished for all its tokens
- * before the next, so an expert is read once a chunk. */
+ * before the next, so an expert is read once a chunk.
+ *
+ * A chunk is walked in panels of at most max_chunk tokens, which is what the graph has memory for. With
+ * lent memory (a few buffers for every token) chunks are longer than a panel. */
 #ifndef SL_RUNTIME_GRAPH_H
 #define SL_RUNTIME_GRAPH_H
 
@@ -14,7 +17,8 @@
 #include "runtime/state.h"
 
 /* Values seen on the way, for golden tests, traces and calibration. Called in token order from the
- * calling thread; data is valid during the call. */
+ * calling thread, panel by panel; data is valid during the call. Of a chunk of several panels the
+ * points up to ROUTE come for all panels, then HIDDEN, then the others. */
 enum sl_point {
     SL_POINT_ATTN_IN,  /* [n][hidden] normed input of attention */
     SL_POINT_ATTN_OUT, /* [n][hidden] after o_proj */
@@ -49,9 +53,10 @@ struct sl_observer {
 
 struct sl_graph;
 struct sl_graph_opts {
-    int max_chunk; /* tokens a call may have at most */
+    int max_chunk; /* tokens of a panel, and of a call without lent memory */
     uint64_t max_ctx;
 };
+#define SL_GRAPH_CHUNK_MAX (1 << 16) /* tokens, of any chunk */
 /* Activation memory for max_chunk tokens, taken from the arena at open; nothing is allocated later. */
 uint64_t sl_graph_bytes(const struct sl_config *cfg, const struct sl_graph_opts *o, int n_threads);
 int sl_graph_open(struct sl_graph **out, const struct sl_model *m, const struct sl_kernels *k,
@@ -81,9 +86,22 @@ struct sl_stage_seconds {
 };
 void sl_graph_get_stages(const struct sl_graph *g, struct sl_stage_seconds *out);
 
-/* Feeds n <= max_chunk tokens at state->position and advances it. logits: NULL for none; otherwise
+/* Memory for chunks of up to n_tokens, until it is taken back with mem NULL; both between two feeds.
+ * mem: sl_graph_lent_bytes, aligned to 64, not cleared, the caller's. wide: a chunk is one panel (where
+ * weights stream from the drive, each panel would be one more pass over them). SL_E_BUDGET when bytes are
+ * too few. Never changes a bit. */
+uint64_t sl_graph_lent_bytes(const struct sl_config *cfg, int n_tokens, bool wide);
+int sl_graph_lend(struct sl_graph *g, void *mem, uint64_t bytes, int n_tokens, bool wide,
+                  struct sl_err *err);
+/* Tokens that a feed may have now. */
+int sl_graph_chunk(const struct sl_graph *g);
+/* Routes of the last chunk, [n_layers][its tokens][top_k], rows of layers without experts undefined;
+ * valid until the next feed or loan. NULL for a model without experts. */
+const uint16_t *sl_graph_routes(const struct sl_graph *g);
+
+/* Feeds n <= sl_graph_chunk() tokens at state->position and advances it. logits: NULL for none; otherwise
  * rows for the last n_logits tokens, [n_logits][vocab]. On error or interrupt the state is spoiled and
- * must be reset or restored by the caller (SL_E_INTR within one layer). */
+ * must be reset or restored by the caller (SL_E_INTR within a task of one layer). */
 int sl_graph_feed(struct sl_graph *g, struct sl_state *st, const int32_t *ids, int n, float *logits,
                   int n_logits, struct sl_err *err);
 

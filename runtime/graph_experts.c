@@ -1,9 +1,10 @@
-/* Routed experts of a chunk: asked for all at once, computed as they land.
+/* Routed experts of a chunk: asked for as far as the store has room, computed as they land.
  *
- *   wanted ids, ascending -> groups the store can hold -> request -> batches -> put
+ *   wanted: resident ones, then the others in file order -> request -> batches -> put -> request ...
  *
- * A batch is what is known to be there: after a request first all its hits together, then each record
- * as it arrives, so that arithmetic hides behind the drive. Two ways to cut a batch into tasks:
+ * As records are put back the next ones are asked for, so the slots are a ring that keeps the drive
+ * busy while experts are computed, and each is read once a chunk. A batch is what is known to be there:
+ * first the hits together, then records as they arrive. Two ways to cut a batch into tasks:
  *
  *   by rows      few pairs (decode): gate, up and SiTU of all its experts in one region, down in the
  *                next; the shared experts ride along with the first batch
@@ -230,48 +231,77 @@ static void run_batch(struct sl_graph *g, struct sl_held *held, int n, bool shar
     for (int i = 0; i < n; i++) run_rows_of_one(g, &held[i]);
 }
 
-/* Takes and computes everything of the open request. */
-static int run_request(struct sl_graph *g, int n, int n_hits, bool shared, struct sl_err *err)
+void sl_graph_shared(struct sl_graph *g)
 {
-    int done = 0;
+    run_rows(g, g->held, 0, true);
+}
+
+/* Experts of one layer on their way: asked for in order, taken as they land. */
+struct sweep {
+    const int *ids;    /* [n] in the order of asking */
+    const bool *whole; /* [n] */
+    int n, asked, done;
+    int room; /* records that may be asked for and not yet put */
+};
+
+static int ask_for_more(struct sl_graph *g, struct sweep *w, struct sl_err *err)
+{
+    const int left = w->n - w->asked;
+    const int room = w->room - (w->asked - w->done);
+    const int n = left < room ? left : room;
+    if (n < 1) return 0;
+    int rc =
+        sl_store_request_planes(g->store, g->l, w->ids + w->asked, w->whole + w->asked, n, err);
+    if (rc) return rc;
+    w->asked += n;
+    if (w->asked == w->n) sl_graph_name_ahead(g); /* behind the last of our own reads */
+    return 0;
+}
+
+/* Takes and computes what is there, or the first to come. While more is to be read a batch leaves the
+ * drive half of the room. */
+static int run_some(struct sl_graph *g, struct sweep *w, bool shared, struct sl_err *err)
+{
+    int n = sl_store_ready(g->store, g->l);
+    if (shared && n == 0) run_batch(g, g->held, 0, true); /* while the drive works */
+    const bool with = shared && n > 0;
+    if (n < 1) n = 1;
+    if (w->asked < w->n && n > (w->room + 1) / 2) n = (w->room + 1) / 2;
+    int got = 0;
     int rc = 0;
-    if (shared && n_hits == 0) run_batch(g, g->held, 0, true); /* while the drive works */
-    while (done < n && !rc) {
-        const int want = done == 0 && n_hits > 0 ? n_hits : 1;
-        int got = 0;
-        int parts = 0;
-        for (; got < want && !rc; got++) {
-            struct sl_mat mats[SL_N_MATS];
-            int expert;
-            rc = sl_store_take_any(g->store, g->l, &expert, mats, err);
-            if (rc) break;
-            parts += hold(g, expert, mats, &g->held[parts]);
-        }
-        if (!rc) run_batch(g, g->held, parts, shared && n_hits > 0 && done == 0);
-        for (int i = 0; i < parts; i++)
-            if (!i || g->held[i].expert != g->held[i - 1].expert)
-                sl_store_put(g->store, g->l, g->held[i].expert);
-        done += got;
-        if (!rc && done < n && sl_interrupted())
-            rc = sl_fail(err, SL_E_INTR, NULL, NULL, "interrupted");
+    int parts = 0;
+    while (got < n && !rc) {
+        struct sl_mat mats[SL_N_MATS];
+        int expert;
+        rc = sl_store_take_any(g->store, g->l, &expert, mats, err);
+        if (rc) break;
+        parts += hold(g, expert, mats, &g->held[parts]);
+        got++;
     }
-    if (rc) sl_store_cancel(g->store);
+    if (!rc) run_batch(g, g->held, parts, with);
+    for (int i = 0; i < parts; i++)
+        if (!i || g->held[i].expert != g->held[i - 1].expert)
+            sl_store_put(g->store, g->l, g->held[i].expert);
+    w->done += got;
     return rc;
 }
 
-int sl_graph_experts(struct sl_graph *g, int n_wanted, struct sl_err *err)
+int sl_graph_experts(struct sl_graph *g, int n_wanted, bool shared, struct sl_err *err)
 {
-    const int most = sl_store_max_request(g->store);
-    for (int at = 0; at < n_wanted;) {
-        const int n = n_wanted - at < most ? n_wanted - at : most;
-        int rc =
-            sl_store_request_planes(g->store, g->l, g->moe.wanted + at, g->moe.whole + at, n, err);
-        if (rc) return rc;
-        const int n_hits = sl_store_ready(g->store, g->l);
-        if (at + n == n_wanted) sl_graph_name_ahead(g); /* behind the last of our own reads */
-        rc = run_request(g, n, n_hits, at == 0, err);
-        if (rc) return rc;
-        at += n;
+    struct sweep w = {.ids = g->moe.wanted,
+                      .whole = g->moe.whole,
+                      .n = n_wanted,
+                      .room = sl_store_max_request(g->store)};
+    int rc = 0;
+    sl_store_sweep_layer(g->store, g->l, g->moe.ids, g->n);
+    /* A chunk asks for what is resident first, so that its reads do not evict it. */
+    if (g->n > 1) sl_store_sort_resident(g->store, g->l, g->moe.wanted, g->moe.whole, n_wanted);
+    while (w.done < w.n && !rc) {
+        rc = ask_for_more(g, &w, err);
+        if (!rc) rc = run_some(g, &w, shared, err);
+        shared = false;
+        if (!rc && sl_interrupted()) rc = sl_fail(err, SL_E_INTR, NULL, NULL, "interrupted");
     }
-    return 0;
+    if (rc) sl_store_cancel(g->store);
+    return rc;
 }

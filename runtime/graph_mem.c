@@ -1,8 +1,13 @@
 /* Memory of the graph: one block, carved the same way for the price and for the real thing.
  *
- * Sublayers follow each other, so their buffers share one range as long as the longest. */
-#include <string.h>
-
+ * Sublayers follow each other, so their buffers share one range as long as the longest. Between two
+ * feeds the graph can be lent memory for longer chunks than its own buffers hold:
+ *
+ *   own block    [ struct | stream rms routes x y | sublayers for one panel | scratch ]
+ *   lent         [ stream rms routes latent outputs routing of every token ]   panels in the own block
+ *   lent, wide   [ the same and sublayers, for every token ]     where a panel would cost a pass over
+ *                                                                weights that come from the drive
+ */
 #include "base/size.h"
 #include "runtime/graph_parts.h"
 
@@ -48,26 +53,32 @@ static void lay_out_mla(struct sl_mla_bufs *b, const struct sl_config *c, uint64
     b->gate = floats(m, n, (uint64_t)c->n_heads * (uint64_t)c->v_head_dim);
 }
 
-static void lay_out_moe(struct sl_graph *g, uint64_t n, struct carver *m)
+/* What the experts of a whole chunk read and write. */
+static void lay_out_pairs(struct sl_moe_bufs *b, const struct sl_config *c, uint64_t n,
+                          struct carver *m)
 {
-    struct sl_moe_bufs *b = &g->moe;
-    const struct sl_config *c = g->c;
     const uint64_t k = (uint64_t)c->top_k;
-    const uint64_t pairs = (uint64_t)g->n_pairs;
     const uint64_t latent = (uint64_t)c->latent_size;
-    const uint64_t width = (uint64_t)c->moe_intermediate_size;
-    const uint64_t n_experts = (uint64_t)c->n_experts;
-    b->scores = floats(m, n, n_experts);
     b->latent = floats(m, n, latent);
     b->out = floats(m, n * k, latent);
-    b->in_rows = floats(m, pairs, latent);
-    for (int i = 0; i < 2; i++) b->hidden[i] = floats(m, pairs, width);
-    for (int i = 0; i < 2; i++) b->shared[i] = floats(m, n, width * (uint64_t)c->n_shared_experts);
-    b->shared_out = floats(m, n, (uint64_t)c->hidden_size);
     b->weights = floats(m, n, k);
     b->ids = ints(m, n, k);
     b->pair_of = ints(m, n, k);
     b->token_of = ints(m, n, k);
+}
+
+static void lay_out_moe(struct sl_graph *g, struct sl_moe_bufs *b, uint64_t n, struct carver *m)
+{
+    const struct sl_config *c = g->c;
+    const uint64_t pairs = (uint64_t)g->n_pairs;
+    const uint64_t width = (uint64_t)c->moe_intermediate_size;
+    const uint64_t n_experts = (uint64_t)c->n_experts;
+    lay_out_pairs(b, c, n, m);
+    b->scores = floats(m, n, n_experts);
+    b->in_rows = floats(m, pairs, (uint64_t)c->latent_size);
+    for (int i = 0; i < 2; i++) b->hidden[i] = floats(m, pairs, width);
+    for (int i = 0; i < 2; i++) b->shared[i] = floats(m, n, width * (uint64_t)c->n_shared_experts);
+    b->shared_out = floats(m, n, (uint64_t)c->hidden_size);
     b->first = ints(m, n_experts + 1, 1);
     b->base_row = ints(m, n_experts, 1);
     b->cursor = ints(m, n_experts, 1);
@@ -82,60 +93,155 @@ static void lay_out_dense(struct sl_dense_bufs *b, const struct sl_config *c, ui
     for (int i = 0; i < 2; i++) b->hidden[i] = floats(m, n, (uint64_t)c->intermediate_size);
 }
 
-static void lay_out_sublayers(struct sl_graph *g, uint64_t n, struct carver *m)
+/* Sublayers for panels of n tokens. */
+static void lay_out_sublayers(struct sl_graph *g, struct sl_graph_bufs *b, uint64_t n,
+                              struct carver *m)
 {
     const struct sl_config *c = g->c;
-    bool has_kda = false;
-    bool has_mla = false;
-    bool has_moe = false;
-    bool has_dense = false;
-    for (int l = 0; l < c->n_layers; l++) {
-        *(c->is_kda[l] ? &has_kda : &has_mla) = true;
-        *(sl_config_is_moe(c, l) ? &has_moe : &has_dense) = true;
-    }
     const uint64_t start = m->used;
     uint64_t end = start;
     struct carver part = *m;
-    if (has_kda) lay_out_kda(&g->kda, c, n, &part);
+    if (g->has.kda) lay_out_kda(&b->kda, c, n, &part);
     if (part.used > end) end = part.used;
     part.used = start;
-    if (has_mla) lay_out_mla(&g->mla, c, n, &part);
+    if (g->has.mla) lay_out_mla(&b->mla, c, n, &part);
     if (part.used > end) end = part.used;
     part.used = start;
-    if (has_moe) lay_out_moe(g, n, &part);
+    if (g->has.moe) lay_out_moe(g, &b->moe, n, &part);
     if (part.used > end) end = part.used;
     part.used = start;
-    if (has_dense) lay_out_dense(&g->dense, c, n, &part);
+    if (g->has.dense) lay_out_dense(&b->dense, c, n, &part);
     if (part.used > end) end = part.used;
     m->used = end;
+}
 
-    size_t scratch = 0;
-    const size_t needs[3] = {has_kda ? sl_graph_kda_scratch(c) : 0,
-                             has_mla ? sl_graph_mla_scratch(c, g->o.max_ctx) : 0,
-                             has_moe ? sl_graph_moe_scratch(c) : 0};
-    for (int i = 0; i < 3; i++)
-        if (needs[i] > scratch) scratch = needs[i];
-    g->ld_scratch = sl_align_up(scratch, ALIGN / sizeof(float));
-    g->scratch = floats(m, (uint64_t)g->n_threads, g->ld_scratch);
-    if (has_moe) g->held = carve(m, 2 * (uint64_t)c->n_experts, sizeof *g->held);
+/* What every chunk needs for each of its tokens, whatever the panels. */
+static void lay_out_stream(struct sl_graph *g, struct sl_graph_bufs *b, uint64_t n,
+                           struct carver *m)
+{
+    b->n = (int)n;
+    b->stream = floats(m, n, g->ld_stream);
+    b->rms = floats(m, n, (uint64_t)g->n_slots);
+    if (g->has.moe)
+        b->kept = carve(m, (uint64_t)g->c->n_layers * n * (uint64_t)g->c->top_k, sizeof *b->kept);
+}
+
+/* Chunks of one panel of n tokens. */
+static void lay_out_panel(struct sl_graph *g, struct sl_graph_bufs *b, uint64_t n, struct carver *m)
+{
+    const uint64_t hidden = (uint64_t)g->c->hidden_size;
+    lay_out_stream(g, b, n, m);
+    b->n_panel = (int)n;
+    b->x = floats(m, n, hidden);
+    b->y = floats(m, n, hidden);
+    lay_out_sublayers(g, b, n, m);
+}
+
+/* Chunks of n tokens in the panels that b has already. */
+static void lay_out_long(struct sl_graph *g, struct sl_graph_bufs *b, uint64_t n, struct carver *m)
+{
+    lay_out_stream(g, b, n, m);
+    if (g->has.moe) lay_out_pairs(&b->moe, g->c, n, m);
+}
+
+static void set_shape(struct sl_graph *g)
+{
+    const struct sl_config *c = g->c;
+    for (int l = 0; l < c->n_layers; l++) {
+        *(c->is_kda[l] ? &g->has.kda : &g->has.mla) = true;
+        *(sl_config_is_moe(c, l) ? &g->has.moe : &g->has.dense) = true;
+    }
+    g->n_slots = (c->n_layers + c->attn_res_block_size - 1) / c->attn_res_block_size + 1;
+    g->ld_stream = (size_t)g->n_slots * (size_t)c->hidden_size;
+    g->n_pairs = c->top_k > SL_GRAPH_PAIRS ? c->top_k : SL_GRAPH_PAIRS;
 }
 
 uint64_t sl_graph_lay_out(struct sl_graph *g, unsigned char *base)
 {
     const struct sl_config *c = g->c;
-    const uint64_t n = (uint64_t)g->o.max_chunk;
-    const uint64_t hidden = (uint64_t)c->hidden_size;
     struct carver m = {0};
     m.base = base;
     carve(&m, 1, sizeof *g); /* the struct itself comes first */
-    g->n_slots = (c->n_layers + c->attn_res_block_size - 1) / c->attn_res_block_size + 1;
-    g->ld_stream = (size_t)g->n_slots * hidden;
-    g->n_pairs = c->top_k > SL_GRAPH_PAIRS ? c->top_k : SL_GRAPH_PAIRS;
-    g->stream = floats(&m, n, g->ld_stream);
-    g->rms = floats(&m, n, (uint64_t)g->n_slots);
-    g->x = floats(&m, n, hidden);
-    g->y = floats(&m, n, hidden);
+    set_shape(g);
     g->segs = carve(&m, (uint64_t)g->n_pairs + 8, sizeof *g->segs);
-    lay_out_sublayers(g, n, &m);
+    lay_out_panel(g, &g->own, (uint64_t)g->o.max_chunk, &m);
+
+    size_t scratch = 0;
+    const size_t needs[3] = {g->has.kda ? sl_graph_kda_scratch(c) : 0,
+                             g->has.mla ? sl_graph_mla_scratch(c, g->o.max_ctx) : 0,
+                             g->has.moe ? sl_graph_moe_scratch(c) : 0};
+    for (int i = 0; i < 3; i++)
+        if (needs[i] > scratch) scratch = needs[i];
+    g->ld_scratch = sl_align_up(scratch, ALIGN / sizeof(float));
+    g->scratch = floats(&m, (uint64_t)g->n_threads, g->ld_scratch);
+    if (g->has.moe) g->held = carve(&m, 2 * (uint64_t)c->n_experts, sizeof *g->held);
+    g->use = g->own;
     return m.used;
+}
+
+/* ---- lent memory */
+
+static uint64_t lay_out_lent(struct sl_graph *g, struct sl_graph_bufs *b, int n_tokens, bool wide,
+                             unsigned char *base)
+{
+    struct carver m = {0};
+    m.base = base;
+    (wide ? lay_out_panel : lay_out_long)(g, b, (uint64_t)n_tokens, &m);
+    return m.used;
+}
+
+uint64_t sl_graph_lent_bytes(const struct sl_config *c, int n_tokens, bool wide)
+{
+    if (n_tokens < 1 || n_tokens > SL_GRAPH_CHUNK_MAX) return UINT64_MAX;
+    struct sl_graph g = {.c = c};
+    struct sl_graph_bufs b = {0};
+    set_shape(&g);
+    return lay_out_lent(&g, &b, n_tokens, wide, NULL);
+}
+
+int sl_graph_lend(struct sl_graph *g, void *mem, uint64_t bytes, int n_tokens, bool wide,
+                  struct sl_err *err)
+{
+    g->use = g->own;
+    if (!mem) return 0;
+    const uint64_t need = sl_graph_lent_bytes(g->c, n_tokens, wide);
+    if (need > bytes || (uintptr_t)mem % ALIGN)
+        return sl_fail(err, SL_E_BUDGET, NULL, "activations",
+                       "a chunk of %d tokens takes %llu bytes, %llu are lent", n_tokens,
+                       (unsigned long long)need, (unsigned long long)bytes);
+    lay_out_lent(g, &g->use, n_tokens, wide, mem);
+    return 0;
+}
+
+int sl_graph_chunk(const struct sl_graph *g)
+{
+    return g->use.n;
+}
+
+const uint16_t *sl_graph_routes(const struct sl_graph *g)
+{
+    return g->use.kept;
+}
+
+void sl_graph_view(struct sl_graph *g, int at, int n)
+{
+    const struct sl_graph_bufs *b = &g->use;
+    const size_t k = (size_t)g->c->top_k;
+    const size_t t = (size_t)at;
+    g->at = at;
+    g->n = n;
+    g->pos = g->chunk_pos + (uint64_t)at;
+    g->stream = b->stream + t * g->ld_stream;
+    g->rms = b->rms + t * (size_t)g->n_slots;
+    g->x = b->x;
+    g->y = b->y;
+    g->kda = b->kda;
+    g->mla = b->mla;
+    g->dense = b->dense;
+    g->moe = b->moe;
+    if (!g->has.moe) return;
+    g->moe.latent += t * (size_t)g->c->latent_size;
+    g->moe.weights += t * k;
+    g->moe.ids += t * k;
+    g->moe.pair_of += t * k;
 }

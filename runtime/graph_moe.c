@@ -1,10 +1,10 @@
 /* FFN sublayers (spec 3.5): the dense one, and the latent mixture of experts.
  *
- *   region 1   rows     router logits and the latent input of all tokens
- *   region 2   tokens   sigmoid, choice of top_k, weights
- *   ...        experts  graph_experts.c: one output row a (token, expert) pair
- *   region 3   tokens   weighted sum in router order, norm of the AGGREGATE
- *   region 4   rows     up projection, shared experts added, stream updated
+ *   panel   region 1   rows     router logits and the latent input
+ *           region 2   tokens   sigmoid, choice of top_k, weights
+ *   chunk   ...        experts  graph_experts.c: one output row a (token, expert) pair
+ *   panel   region 3   tokens   weighted sum in router order, norm of the AGGREGATE
+ *           region 4   rows     up projection, shared experts added, stream updated
  *
  * Pairs are grouped by expert, so that an expert is read once a chunk and used for all its tokens. The
  * sum is taken in the order of the router's ranks: neither the order in which experts arrive nor the
@@ -197,28 +197,50 @@ static void project_in(struct sl_graph *g)
     sl_graph_mul(g, g->segs, 2);
 }
 
-int sl_graph_moe(struct sl_graph *g, struct sl_err *err)
+/* For the store, which learns of them when the chunk is done (store.h). */
+static void keep_routes(struct sl_graph *g)
+{
+    const size_t k = (size_t)g->c->top_k;
+    uint16_t *to = g->use.kept + ((size_t)g->l * (size_t)g->n_chunk + (size_t)g->at) * k;
+    for (size_t i = 0; i < (size_t)g->n * k; i++) to[i] = (uint16_t)g->moe.ids[i];
+}
+
+int sl_graph_moe_route(struct sl_graph *g, struct sl_err *err)
 {
     const struct sl_config *c = g->c;
-    const int token_tasks = (g->n + SL_GRAPH_TOKENS - 1) / SL_GRAPH_TOKENS;
     project_in(g);
-    sl_graph_run(g, token_tasks, route_task, g);
+    sl_graph_run(g, (g->n + SL_GRAPH_TOKENS - 1) / SL_GRAPH_TOKENS, route_task, g);
     int rc = sl_graph_check(g, g->l, "a router score", err);
     if (rc) return rc;
     if (atomic_load_explicit(&g->bad_routes, memory_order_relaxed))
         return sl_fail(err, SL_E_ARG, NULL, "routes", "layer %d: ids outside 0 to %d, or repeated",
                        g->l, c->n_experts - 1);
+    keep_routes(g);
     sl_graph_see(g, SL_POINT_LATENT, g->l, g->moe.latent);
     sl_graph_see(g, SL_POINT_ROUTE, g->l, g->moe.routes);
     sl_graph_judge_ahead(g);
-    rc = sl_graph_experts(g, group_pairs(g), err);
-    if (rc) return rc;
-    sl_graph_run(g, token_tasks, sum_task, g);
+    return 0;
+}
+
+int sl_graph_moe_experts(struct sl_graph *g, struct sl_err *err)
+{
+    return sl_graph_experts(g, group_pairs(g), sl_graph_one_panel(g), err);
+}
+
+int sl_graph_moe_out(struct sl_graph *g, struct sl_err *err)
+{
+    if (!sl_graph_one_panel(g)) {
+        /* x of this panel is long gone; the stream is as it was, so it comes out the same. */
+        int rc = sl_graph_ffn_in(g, err);
+        if (rc) return rc;
+        sl_graph_shared(g);
+    }
+    sl_graph_run(g, (g->n + SL_GRAPH_TOKENS - 1) / SL_GRAPH_TOKENS, sum_task, g);
     g->segs[0] = (struct sl_seg){.w = &g->layer->latent_up,
                                  .x = g->moe.latent,
-                                 .ldx = (size_t)c->latent_size,
+                                 .ldx = (size_t)g->c->latent_size,
                                  .y = g->y,
-                                 .ldy = (size_t)c->hidden_size,
+                                 .ldy = (size_t)g->c->hidden_size,
                                  .n_tok = g->n,
                                  .post = SL_POST_RESID,
                                  .extra = g->moe.shared_out};

@@ -9,6 +9,10 @@
  *                                  to the next slot: nothing is copied, and a mix is one call over
  *                                  n_banked + 1 rows that lie together.
  *
+ * A chunk is walked in panels: a layer's attention and router run panel by panel, its experts once for
+ * all tokens, what follows panel by panel again. So only a few buffers are as long as the chunk; they
+ * are the graph's own for short ones, and lie in lent memory for long ones (graph_mem.c).
+ *
  * Buffers that live only inside one sublayer share memory (kda, mla, moe, dense). */
 #ifndef SL_RUNTIME_GRAPH_PARTS_H
 #define SL_RUNTIME_GRAPH_PARTS_H
@@ -40,27 +44,43 @@ struct sl_mla_bufs {
 };
 
 struct sl_moe_bufs {
-    float *scores;     /* [n][n_experts]: router logits, then sigmoids */
-    float *latent;     /* [n][latent]: input of the experts, then their weighted sum */
-    float *out;        /* [n * top_k][latent]: one row a (token, expert) pair, grouped by expert */
-    float *in_rows;    /* [pairs][latent]: inputs of one row-wise batch, gathered */
-    float *hidden[2];  /* [pairs][width]: gate, up */
-    float *shared[2];  /* [n][shared width] */
-    float *shared_out; /* [n][hidden] */
-    float *weights;    /* [n][top_k] */
-    int *ids;          /* [n][top_k], best first */
-    int *pair_of;      /* [n][top_k] row of `out` */
-    int *token_of;     /* [n * top_k] token of that row */
-    int *first;        /* [n_experts + 1] first row of an expert */
-    int *base_row;     /* [n_experts] first row of its pairs that use the base planes alone */
-    int *cursor;       /* [n_experts] work of the sort */
-    int *wanted;       /* [n_experts] distinct ids of the chunk, ascending */
-    bool *whole;       /* [n_experts] of each wanted id: a pair uses the refinement */
+    /* as long as the chunk */
+    float *latent;  /* [n][latent]: input of the experts, then their weighted sum */
+    float *out;     /* [n * top_k][latent]: one row a (token, expert) pair, grouped by expert */
+    float *weights; /* [n][top_k] */
+    int *ids;       /* [n][top_k], best first */
+    int *pair_of;   /* [n][top_k] row of `out` */
+    int *token_of;  /* [n * top_k] token of that row */
+    /* as long as a panel */
+    float *scores;           /* [n][n_experts]: router logits, then sigmoids */
+    float *in_rows;          /* [pairs][latent]: inputs of one row-wise batch, gathered */
+    float *hidden[2];        /* [pairs][width]: gate, up */
+    float *shared[2];        /* [n][shared width] */
+    float *shared_out;       /* [n][hidden] */
     struct sl_route *routes; /* [n] */
+    int *first;              /* [n_experts + 1] first row of an expert */
+    int *base_row;           /* [n_experts] first row of its pairs that use the base planes alone */
+    int *cursor;             /* [n_experts] work of the sort */
+    int *wanted;             /* [n_experts] distinct ids of the chunk */
+    bool *whole;             /* [n_experts] of each wanted id: a pair uses the refinement */
 };
 
 struct sl_dense_bufs {
     float *hidden[2]; /* [n][intermediate] */
+};
+
+/* All that the size of a chunk or panel decides. */
+struct sl_graph_bufs {
+    int n, n_panel; /* tokens it is laid out for */
+    float *stream;  /* [n][n_slots][hidden], see above */
+    float *rms;     /* [n][n_slots] sqrt(mean square + eps) of each vector of the stream */
+    uint16_t *kept; /* [n_layers][tokens of the chunk][top_k]: routes of the whole chunk */
+    float *x;       /* [n_panel][hidden] normed input of a sublayer */
+    float *y;       /* [n_panel][hidden] output of a sublayer */
+    struct sl_kda_bufs kda;
+    struct sl_mla_bufs mla;
+    struct sl_moe_bufs moe;
+    struct sl_dense_bufs dense;
 };
 
 /* Pairs of an expert that is pinned in the store and waits for its turn; whole and base readings of one
@@ -105,13 +125,16 @@ struct sl_graph {
     void *routes_ctx;
     struct sl_lookahead *ahead; /* NULL: no look-ahead */
     int n_threads;
+    struct {
+        bool kda, mla, moe, dense;
+    } has;       /* kinds of sublayers of the model */
     int n_slots; /* of the stream */
     size_t ld_stream;
 
-    float *stream; /* see above */
-    float *rms;    /* [n][n_slots] sqrt(mean square + eps) of each vector of the stream */
-    float *x;      /* [n][hidden] normed input of a sublayer */
-    float *y;      /* [n][hidden] output of a sublayer */
+    struct sl_graph_bufs own, use; /* use: own, or those in lent memory */
+
+    /* `use` from the first token in view on; see sl_graph_view */
+    float *stream, *rms, *x, *y;
     struct sl_kda_bufs kda;
     struct sl_mla_bufs mla;
     struct sl_moe_bufs moe;
@@ -126,22 +149,21 @@ struct sl_graph {
     /* the chunk in progress */
     struct sl_state *st;
     const struct sl_layer *layer;
-    int l, n;
-    uint64_t pos; /* of its first token */
+    int l;
+    int n_chunk;        /* its tokens */
+    uint64_t chunk_pos; /* of its first token */
+    int at, n;          /* tokens in view: a panel, or the whole chunk */
+    uint64_t pos;       /* of the first one in view */
     int n_banked;
     atomic_int bad; /* first token with a value that is not finite; INT_MAX: none */
     struct sl_stage_seconds stages;
     atomic_bool bad_routes; /* routes_fn gave ids that cannot be */
+    atomic_bool stopped;    /* interrupted: tasks were left out, nothing computed since counts */
 };
 
-/* Parallel region; a single task runs in place. */
-static inline void sl_graph_run(struct sl_graph *g, int n_tasks, sl_task_fn fn, void *ctx)
-{
-    if (n_tasks == 1)
-        fn(ctx, 0, 0);
-    else
-        sl_pool_run(g->pool, n_tasks, fn, ctx);
-}
+/* Parallel region; a single task runs in place. After an interrupt tasks are left out, and the next
+ * sl_graph_check ends the chunk: a region of a long chunk may take many seconds. */
+void sl_graph_run(struct sl_graph *g, int n_tasks, sl_task_fn fn, void *ctx);
 
 static inline float *sl_graph_scratch(const struct sl_graph *g, int worker)
 {
@@ -161,7 +183,8 @@ static inline void sl_graph_note_bad(struct sl_graph *g, int tok)
     }
 }
 
-/* SL_E_PACK naming layer (-1: none), `what` and position when a token was noted; 0 otherwise. */
+/* SL_E_INTR when tasks were left out; SL_E_PACK naming layer (-1: none), `what` and position when a
+ * token was noted; 0 otherwise. */
 int sl_graph_check(struct sl_graph *g, int layer, const char *what, struct sl_err *err);
 
 static inline void sl_graph_see(struct sl_graph *g, enum sl_point point, int layer,
@@ -173,6 +196,13 @@ static inline void sl_graph_see(struct sl_graph *g, enum sl_point point, int lay
 /* graph_mem.c: sets every pointer of g from base (NULL: only counts), returns the bytes. g->c, o and
  * n_threads are set. */
 uint64_t sl_graph_lay_out(struct sl_graph *g, unsigned char *base);
+/* Points all buffers at tokens [at, at + n) of the chunk: a panel, or all of it. Of a view longer than a
+ * panel only what is as long as the chunk may be used. */
+void sl_graph_view(struct sl_graph *g, int at, int n);
+static inline bool sl_graph_one_panel(const struct sl_graph *g)
+{
+    return g->n_chunk <= g->use.n_panel;
+}
 
 /* graph_mul.c: all products of segs[n] in one region. */
 void sl_graph_mul(struct sl_graph *g, struct sl_seg *segs, int n);
@@ -198,14 +228,21 @@ void sl_graph_see_ahead(struct sl_graph *g);
 void sl_graph_kda(struct sl_graph *g);
 void sl_graph_mla(struct sl_graph *g);
 void sl_graph_dense(struct sl_graph *g);
-int sl_graph_moe(struct sl_graph *g, struct sl_err *err);
 /* Ranks of the present layer, or the next, that are read whole. */
 static inline int sl_graph_ranks(const struct sl_graph *g, int layer)
 {
     return g->ranks && g->ranks[layer] < g->c->top_k ? g->ranks[layer] : g->c->top_k;
 }
-/* graph_experts.c: out rows of all pairs, shared_out; the routing is grouped already. */
-int sl_graph_experts(struct sl_graph *g, int n_wanted, struct sl_err *err);
+/* The mixture in three parts: routes and latent input of a panel; experts of the whole chunk; the sum
+ * and what follows, panel by panel. A chunk of one panel computes its shared experts with the second
+ * part, beside the reads; longer ones with the third. */
+int sl_graph_moe_route(struct sl_graph *g, struct sl_err *err);
+int sl_graph_moe_experts(struct sl_graph *g, struct sl_err *err);
+int sl_graph_moe_out(struct sl_graph *g, struct sl_err *err);
+/* graph_experts.c: out rows of all pairs, shared_out if asked for; the routing is grouped already. */
+int sl_graph_experts(struct sl_graph *g, int n_wanted, bool shared, struct sl_err *err);
+/* shared_out of the panel in view, from x. */
+void sl_graph_shared(struct sl_graph *g);
 
 /* lookahead.c; nothing happens without look-ahead or for more than one token. Names experts of the next
  * layer from x and queues their reads (segs[0] is used); compares what was named with the routes. */

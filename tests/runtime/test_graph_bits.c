@@ -243,6 +243,63 @@ static void without_cache(void **state)
         }
 }
 
+/* Chunks of many panels in lent memory: what the engine does with the slots' memory, and here with any. */
+static void lent(void **state)
+{
+    (void)state;
+    static const struct {
+        int panel, chunk, threads, slots, sweep;
+        bool wide, no_expanded;
+    } ways[] = {{16, 300, 1, 0, 0, false, false},  {7, 100, 2, 9, 0, false, true},
+                {16, 64, 3, 10, 1, false, false},  {5, 299, 2, 14, 1, true, false},
+                {1, 33, 2, 6, 1, false, false},    {64, 128, 2, 30, 1, false, true},
+                {300, 300, 2, 11, 1, false, false}};
+    for (int m = 0; m < N_MODELS; m++)
+        for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+            struct golden_engine e;
+            struct sl_err err = {0};
+            struct run r = {0};
+            char what[64];
+            void *unused;
+            golden_open(&e, packs[m],
+                        &(struct golden_opts){.threads = ways[i].threads,
+                                              .chunk = ways[i].panel,
+                                              .slots = ways[i].slots,
+                                              .no_expanded = ways[i].no_expanded});
+            const struct sl_config *c = &e.pack->cfg;
+            const uint64_t bytes = sl_graph_lent_bytes(c, ways[i].chunk, ways[i].wide);
+            unsigned char *mem = aligned_alloc(64, bytes + 64);
+            assert_non_null(mem);
+            memset(mem, 0xff, bytes + 64); /* NaN wherever it is read before it is written */
+            assert_int_equal(
+                sl_graph_lend(e.graph, mem, bytes - 1, ways[i].chunk, ways[i].wide, &err),
+                SL_E_BUDGET);
+            assert_int_equal(sl_graph_chunk(e.graph), ways[i].panel);
+            if (sl_graph_lend(e.graph, mem, bytes, ways[i].chunk, ways[i].wide, &err))
+                fail_msg("%s", err.text);
+            assert_int_equal(sl_graph_chunk(e.graph), ways[i].chunk);
+            e.chunk = ways[i].chunk;
+            if (ways[i].sweep && sl_store_sweep_begin(e.store, 0, &unused, &err))
+                fail_msg("%s", err.text);
+            const size_t vocab = (size_t)golden_vocab(&e);
+            r.logits_bytes = sizeof(float) * N_TOKENS * vocab;
+            r.logits = malloc(r.logits_bytes);
+            assert_non_null(r.logits);
+            golden_feed(&e, yard[m].ids, N_TOKENS, r.logits);
+            assert_int_equal(sl_state_each(e.state, append_state, &r), 0);
+            snprintf(what, sizeof what, "chunk of %d in panels of %d, lent", ways[i].chunk,
+                     ways[i].panel);
+            same(m, &r, N_TOKENS, what);
+            for (int b = 0; b < 64; b++) assert_int_equal(mem[bytes + (uint64_t)b], 0xff);
+            assert_int_equal(sl_graph_lend(e.graph, NULL, 0, 0, false, &err), 0);
+            assert_int_equal(sl_graph_chunk(e.graph), ways[i].panel);
+            if (ways[i].sweep) sl_store_sweep_end(e.store, true);
+            run_free(&r);
+            golden_close(&e);
+            free(mem);
+        }
+}
+
 /* Positions beyond one strip of keys, where the cacheless way expands in pieces. */
 static void long_context(void **state)
 {
@@ -301,14 +358,11 @@ static void asking_and_looking(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(chunks),
-                                       cmocka_unit_test(threads),
-                                       cmocka_unit_test(rungs),
-                                       cmocka_unit_test(expert_formats),
-                                       cmocka_unit_test(io_methods),
-                                       cmocka_unit_test(slots),
-                                       cmocka_unit_test(without_cache),
-                                       cmocka_unit_test(long_context),
-                                       cmocka_unit_test(asking_and_looking)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chunks),        cmocka_unit_test(threads),
+        cmocka_unit_test(rungs),         cmocka_unit_test(expert_formats),
+        cmocka_unit_test(io_methods),    cmocka_unit_test(slots),
+        cmocka_unit_test(without_cache), cmocka_unit_test(lent),
+        cmocka_unit_test(long_context),  cmocka_unit_test(asking_and_looking)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
