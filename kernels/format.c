@@ -51,6 +51,30 @@ bool sl_fmt_is_trunk(enum sl_fmt fmt)
     return fmt == SL_FMT_BF16 || fmt == SL_FMT_T8 || fmt == SL_FMT_T6 || fmt == SL_FMT_T4;
 }
 
+double sl_fmt_bits(enum sl_fmt fmt)
+{
+    switch (fmt) {
+    case SL_FMT_MXFP4:
+        return 4.25;
+    case SL_FMT_M4:
+        return 4.125;
+    case SL_FMT_W36:
+    case SL_FMT_P36:
+        return 3.125;
+    case SL_FMT_W26:
+        return 2.125;
+    case SL_FMT_W16:
+        return 1.125;
+    default:
+        return 0;
+    }
+}
+
+double sl_fmt_base_bits(enum sl_fmt fmt)
+{
+    return sl_fmt_bits(fmt == SL_FMT_P36 ? SL_FMT_W26 : fmt);
+}
+
 /* Bytes of one row of a plain or trunk format; false when there is no such format or on overflow. */
 static bool row_bytes(enum sl_fmt fmt, uint64_t cols, uint64_t *out)
 {

@@ -43,6 +43,10 @@ bool sl_fmt_is_expert(enum sl_fmt fmt);
 bool sl_fmt_is_trunk(enum sl_fmt fmt);
 bool sl_fmt_is_trellis(enum sl_fmt fmt); /* w26 w36 p36 w16 (block_w.h) */
 
+/* Nominal bits a weight of an expert format, read whole and by its base planes; 0 for the others. */
+double sl_fmt_bits(enum sl_fmt fmt);
+double sl_fmt_base_bits(enum sl_fmt fmt);
+
 /* Plane sizes for rows x cols; false when the format is unknown, when cols does not suit it (expert
  * formats need cols % 32 == 0), or on overflow. Trunk and plain formats put everything in `codes`:
  * rows are contiguous there, so that a strip of rows is one read. */

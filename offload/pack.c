@@ -362,6 +362,8 @@ static int read_manifest(struct opening *o, struct sl_err *err)
         rc = sl_json_u64(o->root, sizes[i].key, EXACT_MAX, sizes[i].out, o->file, SL_E_PACK, err);
     if (!rc) rc = read_ranges(o, err);
     if (!rc) rc = read_tensors(o, err);
+    const cJSON *ranks = cJSON_GetObjectItemCaseSensitive(o->root, "ranks");
+    if (!rc && ranks) rc = sl_rank_plan_read(&p->ranks, ranks, &p->cfg, o->file, err);
     if (!rc) rc = open_data(o, "trunk.bin", p->trunk_bytes, &p->trunk_fd, err);
     if (!rc && p->vision_bytes)
         rc = open_data(o, "vision.bin", p->vision_bytes, &p->vision_fd, err);
@@ -433,6 +435,7 @@ void sl_pack_close(struct sl_pack *p)
     if (!p) return;
     for (int b = 0; b < p->n_banks; b++) sl_bank_close(&p->banks[b]);
     free(p->banks);
+    sl_rank_plan_close(p->ranks);
     if (p->trunk_fd >= 0) close(p->trunk_fd);
     if (p->vision_fd >= 0) close(p->vision_fd);
     sl_strmap_close(p->by_name);

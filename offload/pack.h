@@ -10,6 +10,7 @@
 #include "kernels/mat.h"
 #include "offload/config.h"
 #include "offload/pack_layout.h"
+#include "offload/rank_plan.h"
 
 struct sl_tensor {
     const char *name; /* without the "language_model." prefix */
@@ -61,8 +62,9 @@ struct sl_pack {
     int bank_of[SL_MAX_LAYERS]; /* index into banks, -1 for a dense layer */
     struct sl_bank *banks;
     int n_banks;
-    uint32_t slot_bytes;       /* largest record of the pack */
-    struct sl_strmap *by_name; /* name with its NUL -> tensor; use sl_pack_find */
+    uint32_t slot_bytes;        /* largest record of the pack */
+    struct sl_rank_plan *ranks; /* where refinements pay, NULL: not measured */
+    struct sl_strmap *by_name;  /* name with its NUL -> tensor; use sl_pack_find */
 };
 
 /* extra_dirs[n_extra]: --bank-dir folders searched before the recorded one; may be NULL. One that does

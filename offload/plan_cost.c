@@ -228,12 +228,13 @@ static void add_chunk(const struct sl_cost_in *in, const struct rates *r, double
         double rest = n * (compute_s(&l->before, r->prefill) + compute_s(&l->ffn, r->prefill) +
                            compute_s(&l->after, r->prefill));
         double stream_bytes = streamed * (double)trunk_bytes_of(l);
-        double distinct = l->is_moe ? sl_distinct_experts(w->n_experts, w->top_k, n) : 0;
+        const double all = l->is_moe ? sl_distinct_experts(w->n_experts, w->top_k, n) : 0;
+        double distinct = all;
         /* A slot for every record: read once, when first asked for. */
         if (all_resident && at > 0)
             distinct -= sl_distinct_experts(w->n_experts, w->top_k, at) * distinct /
                         (w->n_experts > 0 ? w->n_experts : 1);
-        double sweep_bytes = distinct * (double)l->record_bytes;
+        double sweep_bytes = all > 0 ? distinct / all * sl_work_sweep_bytes(w, i, n) : 0;
         double experts = l->is_moe ? n * w->top_k * compute_s(&l->expert, r->prefill) : 0;
         double bus = (2 * sweep_bytes + stream_bytes + (double)trunk_bytes_of(l)) / r->bus;
         double arithmetic = attention + rest + experts;

@@ -81,11 +81,22 @@ static void count_experts(struct sl_pack_work *w, const struct sl_pack *p, int l
     const struct sl_bank *b = &p->banks[p->bank_of[layer]];
     const uint64_t weights = (uint64_t)p->cfg.latent_size * (uint64_t)p->cfg.moe_intermediate_size;
     uint64_t bytes = 0;
-    for (uint32_t e = 0; e < b->n_experts; e++) bytes += b->entries[e].bytes;
+    uint64_t fine = 0;
+    for (uint32_t e = 0; e < b->n_experts; e++) {
+        bytes += b->entries[e].bytes;
+        fine += b->entries[e].bytes - b->entries[e].base_bytes;
+    }
+    l->whole_ranks = w->top_k;
+    l->fine_bytes = b->n_experts ? fine / b->n_experts : 0;
     l->record_bytes = b->n_experts ? bytes / b->n_experts : 0;
     l->expert.bytes = l->record_bytes;
-    for (int m = 0; m < SL_N_MATS && b->n_experts; m++)
-        if (b->entries[0].fmt[m] < SL_WORK_FMTS) l->expert.weights[b->entries[0].fmt[m]] += weights;
+    /* A mean expert: formats may differ from one to the next. */
+    uint64_t mats[SL_WORK_FMTS] = {0};
+    for (uint32_t e = 0; e < b->n_experts; e++)
+        for (int m = 0; m < SL_N_MATS; m++)
+            if (b->entries[e].fmt[m] < SL_WORK_FMTS) mats[b->entries[e].fmt[m]]++;
+    for (int f = 0; f < SL_WORK_FMTS && b->n_experts; f++)
+        l->expert.weights[f] = (uint64_t)((double)mats[f] / b->n_experts * (double)weights);
     w->n_moe++;
     w->expert_records += b->n_experts;
     w->expert_bytes += bytes;
@@ -135,6 +146,30 @@ int sl_pack_work_open(struct sl_pack_work **out, const struct sl_pack *p, struct
     }
     *out = w;
     return 0;
+}
+
+void sl_pack_work_ranks(struct sl_pack_work *w, const int *ranks)
+{
+    w->expert_token_bytes = 0;
+    for (int l = 0; l < w->n_layers; l++) {
+        struct sl_layer_work *x = &w->layers[l];
+        if (!x->is_moe) continue;
+        const int base = w->top_k - ranks[l];
+        const uint64_t whole = x->record_bytes; /* as it was counted */
+        x->whole_ranks = ranks[l];
+        x->record_bytes = whole - x->fine_bytes * (uint64_t)base / (uint64_t)w->top_k;
+        x->expert.bytes = x->record_bytes;
+        w->expert_token_bytes += (uint64_t)w->top_k * x->record_bytes;
+    }
+}
+
+double sl_work_sweep_bytes(const struct sl_pack_work *w, int layer, double n_tokens)
+{
+    const struct sl_layer_work *x = &w->layers[layer];
+    const uint64_t base = w->top_k - x->whole_ranks > 0 ? (uint64_t)(w->top_k - x->whole_ranks) : 0;
+    const uint64_t whole = x->record_bytes + x->fine_bytes * base / (uint64_t)w->top_k;
+    return sl_distinct_experts(w->n_experts, w->top_k, n_tokens) * (double)(whole - x->fine_bytes) +
+           sl_distinct_experts(w->n_experts, x->whole_ranks, n_tokens) * (double)x->fine_bytes;
 }
 
 void sl_pack_work_close(struct sl_pack_work *w)

@@ -27,7 +27,9 @@ struct sl_layer_work {
     struct sl_work after;      /* latent output, or nothing */
     struct sl_work expert;     /* one routed expert */
     uint64_t state_bytes;      /* KDA: state read and written, part of no tensor */
-    uint64_t record_bytes;     /* mean record of the layer's bank */
+    uint64_t record_bytes;     /* of the layer's bank: mean that a token reads of an expert */
+    uint64_t fine_bytes;       /* refinement planes of a mean record; 0 without p36 */
+    int whole_ranks;           /* of a token's experts, those that are read with them */
     uint64_t position_weights; /* MLA: f32 multiplications a position that is looked back at */
     uint64_t position_bytes;   /* MLA: bytes of its expanded keys and values */
     uint64_t expand_weights;   /* MLA: to expand one position's keys and values again */
@@ -48,6 +50,10 @@ struct sl_pack_work {
 
 /* SL_E_PACK names a tensor that belongs to no part of the model; SL_E_NOMEM. */
 int sl_pack_work_open(struct sl_pack_work **out, const struct sl_pack *p, struct sl_err *err);
+/* Bytes as they are with the first ranks[l] of a token's experts read whole, the others by base planes. */
+void sl_pack_work_ranks(struct sl_pack_work *w, const int *ranks);
+/* Mean bytes of the records that a sweep for n tokens reads of a layer. */
+double sl_work_sweep_bytes(const struct sl_pack_work *w, int layer, double n_tokens);
 void sl_pack_work_close(struct sl_pack_work *w); /* NULL is fine */
 
 /* Distinct experts of one layer that n tokens ask for, when the choice is uniform: the most that a

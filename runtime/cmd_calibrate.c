@@ -15,13 +15,14 @@
 #include "runtime/commands.h"
 #include "runtime/engine_flags.h"
 #include "runtime/lookahead_fit.h"
+#include "runtime/rank_fit.h"
 #include "runtime/report.h"
 
 struct calibrate_flags {
-    const char *out, *ids, *text;
+    const char *out, *ids, *text, *ref;
     int64_t tokens, window;
     uint64_t expert_bytes;
-    bool json, lookahead_only;
+    bool json, lookahead_only, ranks;
     struct sl_engine_flags engine;
 };
 
@@ -83,6 +84,18 @@ static int parse(struct calibrate_flags *f, int argc, char **argv, const char **
          .out = &f->lookahead_only,
          .group = "Output",
          .help = "write look-ahead maps instead, for PACK/calib/lookahead.stats; not resumable"},
+        {.name = "--ranks",
+         .kind = SL_ARG_FLAG,
+         .out = &f->ranks,
+         .group = "Output",
+         .help = "measure which ranks of p36 experts pay for a whole read, against --ref; the plan "
+                 "goes into PACK, with --bits as its default"},
+        {.name = "--ref",
+         .kind = SL_ARG_STRING,
+         .out = &f->ref,
+         .group = "Input",
+         .metavar = "PACK",
+         .help = "the lossless pack that --ranks compares with"},
         {.name = "--json",
          .kind = SL_ARG_FLAG,
          .out = &f->json,
@@ -104,7 +117,10 @@ static int parse(struct calibrate_flags *f, int argc, char **argv, const char **
     if (rc != SL_ARGS_GO) return rc;
     f->text = pos[1];
     if (!f->ids == !f->text) return sl_args_usage(&cmd, "give either TEXT or --ids F");
-    if (!f->out) return sl_args_usage(&cmd, "-o STATS is missing");
+    if (!f->ranks != !f->ref) return sl_args_usage(&cmd, "--ranks and --ref PACK go together");
+    if (f->ranks && (f->out || f->lookahead_only))
+        return sl_args_usage(&cmd, "--ranks writes into PACK: no -o, no --lookahead-only");
+    if (!f->out && !f->ranks) return sl_args_usage(&cmd, "-o STATS is missing");
     return SL_ARGS_GO;
 }
 
@@ -275,6 +291,107 @@ static int fit_lookahead(struct run *r, const struct sl_ids *ids, struct sl_err 
     return sl_report_print(o, err);
 }
 
+/* The reference beside the pack; it opens first and takes half of what the machine allows. */
+static int open_reference(sluice_pack **p, sluice_session **s, const char *path,
+                          sluice_options opts, sluice_error *e)
+{
+    sluice_plan_info plan;
+    opts.bits = 0;
+    opts.trace = NULL;
+    opts.bank_dirs = NULL;
+    opts.n_bank_dirs = 0;
+    int rc = sluice_pack_open(p, path, &opts, e);
+    if (!rc) rc = sluice_plan(*p, &opts, &plan, e);
+    opts.ram_bytes = plan.limit_bytes / 2;
+    return rc ? rc : sluice_session_open(s, *p, &opts, e);
+}
+
+static int report_ranks(const struct run *r, const struct sl_rank_plan *plan,
+                        const struct sl_rank_choice *choice, struct sl_err *err)
+{
+    const struct sl_config *c = &r->p->pack->cfg;
+    if (!r->f->json) {
+        printf("%-8s %10s  %s\n", "layer", "KL drop", "ranks read whole");
+        for (int l = 0; l < c->n_layers; l++)
+            if (r->p->pack->bank_of[l] >= 0)
+                printf("%-8d %10.5f  %d of %d\n", l, plan->drop[l], choice->ranks[l], c->top_k);
+        for (int i = 0; i < plan->n_points; i++)
+            printf("%.3f bits read: KL %.4f\n", plan->points[i].bits, plan->points[i].kl);
+        printf("plan of %.3f bits (KL %.4f), from %llu tokens -> %s/pack.json\n", choice->bits,
+               choice->kl, (unsigned long long)plan->tokens, r->p->pack->dir);
+        return sl_cmd_flush(err);
+    }
+    cJSON *o = sl_report_open(sl_pool_threads(r->s->pool));
+    if (o) {
+        sl_report_u64(o, "tokens", plan->tokens);
+        sl_report_f64(o, "bits", choice->bits);
+        sl_report_f64(o, "kl", choice->kl);
+        cJSON *points = cJSON_AddArrayToObject(o, "points");
+        for (int i = 0; i < plan->n_points; i++) {
+            cJSON *v = cJSON_CreateObject();
+            sl_report_f64(v, "bits", plan->points[i].bits);
+            sl_report_f64(v, "kl", plan->points[i].kl);
+            cJSON_AddItemToArray(points, v);
+        }
+        cJSON *layers = cJSON_AddArrayToObject(o, "layers");
+        for (int l = 0; l < c->n_layers; l++) {
+            if (r->p->pack->bank_of[l] < 0) continue;
+            cJSON *v = cJSON_CreateObject();
+            sl_report_u64(v, "layer", (uint64_t)l);
+            sl_report_f64(v, "drop", plan->drop[l]);
+            sl_report_u64(v, "ranks", (uint64_t)choice->ranks[l]);
+            cJSON_AddItemToArray(layers, v);
+        }
+        sl_engine_stats_json(o, r->s);
+    }
+    return sl_report_print(o, err);
+}
+
+static int fit_ranks(struct run *r, sluice_session *ref, const struct sl_ids *ids, sluice_error *e)
+{
+    struct sl_err err = {0};
+    struct sl_rank_plan *plan = NULL;
+    struct sl_rank_choice *choice = malloc(sizeof *choice);
+    const struct sl_rank_text text = {ids->v, ids->n, (size_t)r->f->window};
+    if (!choice)
+        return sl_engine_give(e, &err, sl_fail(&err, SL_E_NOMEM, NULL, "ranks", "out of memory"));
+    int rc = sl_rank_fit(&plan, r->s, ref, &text, r->f->engine.bits, e);
+    if (!rc) {
+        rc = sl_rank_choose(r->p->pack, plan, 0, choice, &err);
+        if (!rc) rc = sl_rank_plan_save(plan, r->p->pack->dir, &err);
+        if (!rc) rc = report_ranks(r, plan, choice, &err);
+        if (rc) sl_engine_give(e, &err, rc);
+    }
+    free(choice);
+    sl_rank_plan_close(plan);
+    return rc;
+}
+
+/* A plan of ranks in place of sums. */
+static int calibrate_ranks(struct run *r, const char *pack, sluice_options opts)
+{
+    struct sl_err err = {0};
+    sluice_error e = {0};
+    struct sl_ids ids = {0};
+    sluice_pack *ref_pack = NULL;
+    sluice_session *ref = NULL;
+    int status = 0;
+    opts.bits = 0;
+    opts.logit_rows = 64;
+    if (sluice_pack_open(&r->p, pack, &opts, &e)) return sl_engine_fail(&e);
+    if (read_ids(&ids, r->f, r->p, &err))
+        status = sl_cmd_fail(&err);
+    else if (open_reference(&ref_pack, &ref, r->f->ref, opts, &e) ||
+             sluice_session_open(&r->s, r->p, &opts, &e) || fit_ranks(r, ref, &ids, &e))
+        status = sl_engine_fail(&e);
+    else if (sl_engine_stats_save(&r->f->engine, r->s, &err))
+        status = sl_cmd_fail(&err);
+    sl_ids_free(&ids);
+    sluice_session_close(ref);
+    sluice_pack_close(ref_pack);
+    return status;
+}
+
 static int calibrate(struct run *r, const char *pack, sluice_options *opts)
 {
     struct sl_err err = {0};
@@ -314,7 +431,7 @@ int sl_cmd_calibrate(int argc, char **argv)
     sluice_options opts = sl_engine_flags_options(&f.engine);
     if (!opts.ctx) opts.ctx = (uint64_t)f.window;
     struct run r = {.f = &f};
-    status = calibrate(&r, pos[0], &opts);
+    status = f.ranks ? calibrate_ranks(&r, pos[0], opts) : calibrate(&r, pos[0], &opts);
     sluice_session_close(r.s);
     sluice_pack_close(r.p);
     sl_calib_close(r.sums);

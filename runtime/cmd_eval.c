@@ -281,6 +281,7 @@ static int open_ref(sluice_pack **p, sluice_session **s, const char *path, sluic
 {
     sluice_plan_info plan;
     opts.trace = NULL;
+    opts.bits = 0;
     opts.bank_dirs = NULL;
     opts.n_bank_dirs = 0;
     int rc = sluice_pack_open(p, path, &opts, e);

@@ -99,6 +99,7 @@ static int plan_for(const struct plan_flags *f, const char *target, const struct
     int rc = make_plan(f, b, p, &plan, err);
     if (!rc) rc = sl_pack_work_open(&w, p->pack, err);
     if (!rc) {
+        sl_pack_work_ranks(w, plan.ranks.ranks);
         struct sl_plan_report r = {
             .pack = target, .shape = p->pack, .board = b, .work = w, .plan = &plan};
         sl_plan_report_fill(&r, f->hits_given ? f->hits : -1, (uint64_t)f->prompt);

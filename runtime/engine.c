@@ -268,6 +268,7 @@ static int open_parts(struct sluice_session *s, const struct sl_engine_opts *o, 
     struct sl_graph_opts go = {(int)plan->info.chunk, plan->info.ctx};
     rc = sl_graph_open(&s->graph, s->p->model, &s->kernels, s->pool, s->store, &s->arena, &go, err);
     if (rc) return rc;
+    sl_graph_set_ranks(s->graph, s->plan.ranks.ranks);
     if (o->lookahead)
         rc = sl_lookahead_open(&s->ahead, s->p->model, s->p->ahead_maps, o->lookahead, &s->arena,
                                err);

@@ -26,6 +26,7 @@ struct sl_engine_opts {
     uint64_t ram_bytes, ctx, chunk, logit_rows;
     enum sl_io io;
     const char *evict; /* a name of evict.h */
+    double bits;       /* mean bits a weight read of p36 experts, 0: as the pack's plan says */
     int lookahead;     /* experts of the next layer named ahead, 0: none */
     bool check_crc;
     bool stream_trunk; /* the engine may leave a part of the trunk on the drive */
@@ -42,6 +43,7 @@ struct sl_engine_plan {
     uint64_t weights_bytes; /* arena of the shared weights */
     uint64_t session_bytes; /* arena of the session */
     uint64_t slot_budget;   /* for the store */
+    struct sl_rank_choice ranks;
 };
 
 /* Places of the groups in info.groups[]: a group that a model lacks is left out of the report. */

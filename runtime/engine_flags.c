@@ -87,6 +87,15 @@ void sl_engine_flags_init(struct sl_engine_flags *f, struct sl_arg_opt rows[SL_N
          .metavar = "N",
          .help = "experts of the next layer to read ahead: on, off, 1 to 64",
          .def = "off"},
+        {.name = "--bits",
+         .kind = SL_ARG_FLOAT,
+         .out = &f->bits,
+         .group = "Engine",
+         .metavar = "X",
+         .help = "bits a weight read of p36 experts, by the pack's plan of ranks",
+         .def = "as the plan says",
+         .min = 1,
+         .max = 32},
         {.name = "--bank-dir",
          .kind = SL_ARG_REPEAT,
          .out = &f->bank_dirs,
@@ -131,6 +140,7 @@ sluice_options sl_engine_flags_options(const struct sl_engine_flags *f)
         .io = f->io,
         .evict = f->evict,
         .lookahead = lookahead(f->lookahead),
+        .bits = f->bits,
         .trace = f->trace,
         .bank_dirs = f->bank_dirs.v,
         .n_bank_dirs = f->bank_dirs.n,
@@ -212,7 +222,12 @@ void sl_engine_stats_json(cJSON *obj, const sluice_session *s)
     cJSON *tiers = cJSON_AddObjectToObject(obj, "tier_bytes");
     sl_report_u64(tiers, "drive_trunk", st.trunk_bytes_read);
     sl_report_u64(tiers, "drive_experts", st.expert_bytes_read);
-    sl_report_u64(tiers, "ram_experts", st.expert_bytes_used - st.expert_bytes_read);
+    sl_report_u64(tiers, "ram_experts",
+                  st.expert_bytes_used > st.expert_bytes_read
+                      ? st.expert_bytes_used - st.expert_bytes_read
+                      : 0);
+    sl_report_f64(obj, "expert_bits", plan.expert_bits);
+    if (plan.expert_kl >= 0) sl_report_f64(obj, "expert_kl", plan.expert_kl);
     cJSON *groups = cJSON_AddArrayToObject(obj, "groups");
     for (int i = 0; groups && i < plan.n_groups; i++) {
         if (!plan.groups[i].planned_bytes) continue;
@@ -266,6 +281,19 @@ static void print_stats(const sluice_session *s)
         100 * busy_share(st.decode_drive_busy_seconds, st.decode_seconds));
 }
 
+/* Which plan of ranks was in force, when there is one. */
+static void print_ranks(const sluice_session *s)
+{
+    sluice_plan_info plan;
+    char bytes[32];
+    sluice_session_plan(s, &plan);
+    if (plan.expert_kl < 0) return;
+    fprintf(stderr,
+            "ranks     %.3f bits a weight read, KL %.4f where the plan was measured; %s a token\n",
+            plan.expert_bits, plan.expert_kl,
+            sl_format_bytes(bytes, sizeof bytes, plan.expert_token_bytes));
+}
+
 static void print_ahead(const sluice_session *s)
 {
     sluice_stats st;
@@ -294,6 +322,7 @@ int sl_engine_stats_save(const struct sl_engine_flags *f, sluice_session *s, str
     if (!f->stats) return 0;
     if (strcmp(f->stats, "-") == 0) {
         print_stats(s);
+        print_ranks(s);
         print_ahead(s);
         return 0;
     }

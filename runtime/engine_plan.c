@@ -84,6 +84,9 @@ int sl_engine_options(const struct sl_config *c, const sluice_options *o,
     if (out->lookahead < 0 || out->lookahead > SL_LOOKAHEAD_MAX)
         return sl_fail(err, SL_E_ARG, NULL, "--lookahead", "is neither on, off nor from 1 to %d",
                        SL_LOOKAHEAD_MAX);
+    if (!(o->bits >= 0 && o->bits <= 32)) /* NaN too */
+        return sl_fail(err, SL_E_ARG, NULL, "--bits", "%g is not from 0 to 32", o->bits);
+    out->bits = o->bits;
     out->io = method_ids[io];
     out->evict = sl_evict_names[evict];
     out->threads = o->threads ? o->threads : sl_cpu_count();
@@ -263,7 +266,12 @@ int sl_engine_plan_on(struct sluice_pack *p, const struct sl_engine_opts *o,
     const struct sl_memory_limit *l = &m->limit;
     const uint64_t asked = o->chunk ? o->chunk : o->ctx < CHUNK_DEFAULT ? o->ctx : CHUNK_DEFAULT;
     memset(out, 0, sizeof *out);
-    int rc = SL_E_BUDGET;
+    int rc = sl_rank_choose(p->pack, p->pack->ranks, o->bits, &out->ranks, err);
+    if (rc) return rc;
+    out->info.expert_bits = out->ranks.bits;
+    out->info.expert_kl = out->ranks.kl;
+    out->info.expert_token_bytes = out->ranks.token_bytes;
+    rc = SL_E_BUDGET;
     for (int stream = 0; stream <= (int)o->stream_trunk && rc == SL_E_BUDGET; stream++) {
         uint64_t chunk = asked;
         rc = try_fit(p, o, m, chunk, true, stream, out, err);

@@ -129,6 +129,8 @@ int sl_plan_report_json(const struct sl_plan_report *r, struct sl_err *err)
     if (r->shape->synthetic) sl_report_bool(o, "synthetic", 1);
     sl_report_u64(o, "pack_bytes", r->shape->trunk_bytes + sl_pack_bank_bytes(r->shape));
     put_memory(o, r);
+    sl_report_f64(o, "expert_bits", r->plan->ranks.bits);
+    if (r->plan->ranks.kl >= 0) sl_report_f64(o, "expert_kl", r->plan->ranks.kl);
     sl_report_u64(o, "active_weights_per_token", r->work->active_weights);
     sl_report_u64(o, "trunk_bytes_per_token", r->work->trunk_token_bytes);
     sl_report_u64(o, "expert_bytes_per_token", r->work->expert_token_bytes);
@@ -199,6 +201,11 @@ static void print_token(const struct sl_plan_report *r)
         sl_format_bytes(a, sizeof a, r->work->trunk_token_bytes),
         sl_format_bytes(b, sizeof b, r->work->expert_token_bytes), 100 * r->hits_low,
         100 * r->hits_high);
+    if (r->plan->ranks.kl >= 0)
+        printf(
+            "experts are read at %.3f bits a weight by the pack's plan of ranks: KL %.4f where it "
+            "was measured\n",
+            r->plan->ranks.bits, r->plan->ranks.kl);
     printf("decode at position %llu: %.3g to %.3g tok/s, %s to %s from the drive a token\n",
            (unsigned long long)r->in.position, per_s(r->low.seconds), per_s(r->high.seconds),
            sl_format_bytes(a, sizeof a, r->low.drive_bytes),

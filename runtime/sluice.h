@@ -49,6 +49,9 @@ typedef struct {
     /* Experts of the next layer named, and read ahead, in decode: 1 to 64; 0: none; SLUICE_LOOKAHEAD_ON:
      * three eighths of those that the router chooses. Never changes a result. */
     int lookahead;
+    /* Mean bits a weight that a token reads of progressive (p36) experts, between their base planes and
+     * all; the pack's plan says which ranks of which layer are read whole. 0: as the plan says. */
+    double bits;
     /* Route trace to write, as sluice_trace() does; used by sluice_session_open. */
     const char *trace;
     /* Further folders to look for expert banks in; used by sluice_pack_open. */
@@ -79,6 +82,9 @@ typedef struct {
     uint64_t n_slots, slot_bytes;
     uint64_t chunk, ctx;
     int expanded_keys; /* 0: left out for lack of memory; results do not change, long contexts get slower */
+    double expert_bits; /* mean bits a weight that a token reads of its experts */
+    double expert_kl; /* measured for that plan against the pack's reference; negative: not known */
+    uint64_t expert_token_bytes; /* read a token when nothing is found in memory */
     int n_groups;
     sluice_group groups[SLUICE_MAX_GROUPS];
 } sluice_plan_info;
@@ -173,9 +179,9 @@ int sluice_prompt(sluice_session *s, const int32_t *ids, size_t n, const size_t 
 int sluice_prefix_keep(sluice_session *s, sluice_error *err);
 typedef struct {
     uint64_t memory_bytes, memory_used, disk_bytes, disk_used;
-    uint64_t snapshots, blocks;             /* in memory and on disk */
+    uint64_t snapshots, blocks;              /* in memory and on disk */
     uint64_t lookups, hits, restored_tokens; /* restored: ids that were not computed */
-    uint64_t evicted, refused;              /* refused: files that were damaged or not ours */
+    uint64_t evicted, refused;               /* refused: files that were damaged or not ours */
 } sluice_prefix_stats;
 void sluice_get_prefix_stats(const sluice_session *s, sluice_prefix_stats *out);
 /* The ids fed so far, sluice_position() of them, valid until the next feed. */
