@@ -38,7 +38,7 @@ all:
 # (A phony config.mk would be remade too, but not read again.)
 ifneq ($(filter-out $(PLAIN_GOALS),$(GOALS)),)
 # Which sources ask for optional libraries belongs to the question: an update may add one.
-CONFIG_KEY := $(CC)|$(VARIANT)|$(SYSROOT)|$(shell grep -lsE '^\#include <(liburing|numa)\.h>' \
+CONFIG_KEY := $(CC)|$(VARIANT)|$(SYSROOT)|$(shell grep -lsE '^\#include <(liburing|numa|microhttpd)\.h>' \
                 base/*.c offload/*.c runtime/*.c)
 $(shell mkdir -p $(O); printf '%s\n' '$(CONFIG_KEY)' | cmp -s - $(O)/config.key || \
         printf '%s\n' '$(CONFIG_KEY)' >$(O)/config.key)
@@ -96,7 +96,7 @@ endif
 ifeq ($(CONFIG_ARCH),aarch64)
 LIB_SRC += $(wildcard kernels/arm/*.c)
 endif
-LIB_OBJ  := $(LIB_SRC:%.c=$(O)/obj/%.o) $(O)/obj/build_info.o
+LIB_OBJ  := $(LIB_SRC:%.c=$(O)/obj/%.o) $(O)/obj/build_info.o $(O)/obj/page.o
 CLI_SRC  := $(wildcard runtime/main.c)
 CLI      := $(if $(CLI_SRC),$(O)/sluice)
 
@@ -136,6 +136,18 @@ $(O)/build_info.c: FORCE
 	@CC='$(CC)' FLAGS='$(ALL_CFLAGS)' sh scripts/build_info.sh $@
 
 $(O)/obj/build_info.o: $(O)/build_info.c $(O)/flags.stamp
+	@mkdir -p $(@D)
+	$(say) CC $@
+	$(Q)$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -c $< -o $@
+
+# The page of `serve` as an array of bytes (runtime/serve_page.h).
+$(O)/page.c: runtime/page/index.html Makefile
+	@mkdir -p $(@D)
+	@{ echo '#include "runtime/serve_page.h"'; echo 'const unsigned char sl_serve_page[] = {'; \
+	  od -An -v -tu1 $< | sed 's/  *\([0-9][0-9]*\)/\1,/g'; \
+	  echo '};'; echo 'const size_t sl_serve_page_bytes = sizeof sl_serve_page;'; } >$@.tmp && mv $@.tmp $@
+
+$(O)/obj/page.o: $(O)/page.c $(O)/flags.stamp
 	@mkdir -p $(@D)
 	$(say) CC $@
 	$(Q)$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -c $< -o $@

@@ -18,6 +18,7 @@ static const struct command commands[] = {
     {"verify", sl_cmd_verify, "check a pack: structure and sizes, or every checksum"},
     {"export", sl_cmd_export, "turn a lossless pack back into a checkpoint"},
     {"run", sl_cmd_run, "continue a prompt"},
+    {"serve", sl_cmd_serve, "serve the model over HTTP: the OpenAI API and a page"},
     {"logits", sl_cmd_logits, "logits of every position, to a file"},
     {"eval", sl_cmd_eval, "how well a pack predicts a text, and how far it is from another"},
     {"tokenize", sl_cmd_tokenize, "text to token ids"},

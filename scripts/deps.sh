@@ -4,7 +4,7 @@
 # system has them. Arguments add sets: lint, aarch64, and extra (second opinions of .ci/run).
 set -u
 packages="gcc libc6-dev make libcjson-dev zlib1g-dev libpcre2-dev libmd-dev libcmocka-dev"
-optional="liburing-dev libnuma-dev"
+optional="liburing-dev libnuma-dev libmicrohttpd-dev"
 for set in "$@"; do
     case $set in
     lint) packages="$packages clang-format clang-tidy" ;;

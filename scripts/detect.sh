@@ -47,6 +47,7 @@ printf '#include <stddef.h>\n#include <stdint.h>\n#include <sys/types.h>\n#inclu
 printf '#include <stdarg.h>\n#include <stddef.h>\n#include <stdint.h>\n#include <setjmp.h>\n#include <cmocka.h>\nstatic void t(void **s) { (void)s; }\nint main(void) { const struct CMUnitTest a[] = {cmocka_unit_test(t)}; return cmocka_run_group_tests(a, NULL, NULL); }\n' >"$work/cmocka.c"
 printf '#include <liburing.h>\nint main(void) { struct io_uring r; return io_uring_queue_init(8, &r, 0); }\n' >"$work/uring.c"
 printf '#include <numa.h>\nint main(void) { return numa_available(); }\n' >"$work/numa.c"
+printf '#include <microhttpd.h>\nint main(void) { return MHD_is_feature_supported(MHD_FEATURE_POLL) == 0; }\n' >"$work/microhttpd.c"
 printf 'int main(void) { return 0; }\n' >"$work/plain.c"
 
 find_all() {
@@ -140,6 +141,7 @@ optional() { # label header macro library-name pkg libs
 }
 optional io_uring liburing.h SL_HAVE_URING uring liburing -luring
 optional numa numa.h SL_HAVE_NUMA numa numa -lnuma
+optional server microhttpd.h SL_HAVE_MICROHTTPD microhttpd libmicrohttpd -lmicrohttpd
 if ! ls kernels/cuda/*.cu >/dev/null 2>&1; then
     report="$report | cuda no (not used by this version)"
 elif command -v nvcc >/dev/null 2>&1; then
