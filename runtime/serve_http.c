@@ -35,10 +35,6 @@ enum { STACK_BYTES = 1 << 20, BACKLOG = 128 };
 static const double KEEP_ALIVE_SECONDS = 10;
 
 static const char invalid[] = "invalid_request_error";
-static const char page_policy[] =
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src "
-    "'self'; "
-    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 struct sl_http {
     struct sl_http_opts o;
@@ -47,6 +43,7 @@ struct sl_http {
     struct sl_watch *watch;
     struct MHD_Daemon *daemon;
     struct sl_reply_about about;
+    char policy[SL_SERVE_POLICY_MAX]; /* of the page */
     int port;
     bool loopback, quiet; /* quiet: no longer listening */
     int listen_fd;
@@ -372,7 +369,7 @@ static mhd_result get_page(struct http_request *r, struct MHD_Connection *c)
     struct MHD_Response *res =
         MHD_create_response_from_buffer(sl_serve_page_bytes, page.out, MHD_RESPMEM_PERSISTENT);
     if (!res) return MHD_NO;
-    (void)MHD_add_response_header(res, "Content-Security-Policy", page_policy);
+    (void)MHD_add_response_header(res, "Content-Security-Policy", r->h->policy);
     (void)MHD_add_response_header(res, "Referrer-Policy", "no-referrer");
     return queue(r, c, 200, res, "text/html; charset=utf-8");
 }
@@ -642,6 +639,7 @@ int sl_http_open(struct sl_http **out, const struct sl_http_opts *o, struct sl_s
     h->about = (struct sl_reply_about){model->p, model->name};
     h->listen_fd = -1;
     h->started = sl_serve_now();
+    sl_serve_page_policy(h->policy, (const char *)sl_serve_page, sl_serve_page_bytes);
     pthread_mutex_init(&h->lock, NULL);
     pthread_condattr_t clock;
     pthread_condattr_init(&clock);

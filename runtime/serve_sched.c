@@ -40,7 +40,7 @@ struct sl_sched {
     pthread_cond_t work;
     bool stopping;
     struct sl_serve_job *first, **last; /* the queue */
-    struct sl_serve_job *in_call;       /* whose engine call is in progress */
+    struct sl_serve_job *in_call;       /* whose long engine call is in progress */
     bool interrupted;                   /* that call was told to end */
     double mean_seconds;                /* of a job on its seat, lately */
     struct sl_sched_info info;
@@ -135,12 +135,13 @@ void sl_sched_stop(struct sl_sched *s)
 
 /* ---------------------------------------------------------------- engine calls */
 
-/* False: the job is not to go on. Otherwise leave_call() follows. */
-static bool enter_call(struct sl_sched *s, struct sl_serve_job *j)
+/* False: the job is not to go on. Otherwise leave_call() follows. Only a long call is interrupted when its
+ * job is cancelled: that spoils the session's state, while one token later it is still of use. */
+static bool enter_call(struct sl_sched *s, struct sl_serve_job *j, bool is_long)
 {
     pthread_mutex_lock(&s->lock);
     bool go = !s->stopping && !atomic_load(&j->cancelled);
-    if (go) s->in_call = j;
+    if (go && is_long) s->in_call = j;
     pthread_mutex_unlock(&s->lock);
     return go;
 }
@@ -290,7 +291,7 @@ static void step_prompt(struct sl_sched *s, struct seat *t)
     const size_t *marks = j->chat ? j->chat->marks : NULL;
     size_t n_marks = j->chat ? j->chat->n_marks : 0;
     while (n_marks && marks[n_marks - 1] > n) n_marks--;
-    if (!enter_call(s, j)) {
+    if (!enter_call(s, j, true)) {
         end_stopped(s, t);
         return;
     }
@@ -350,7 +351,7 @@ static void step_token(struct sl_sched *s, struct seat *t)
         complete(s, t, finish, -1);
         return;
     }
-    if (!enter_call(s, j)) {
+    if (!enter_call(s, j, false)) {
         end_stopped(s, t);
         return;
     }
@@ -363,6 +364,7 @@ static void step(struct sl_sched *s, struct seat *t)
 {
     struct sl_serve_job *j = t->job;
     if (atomic_load(&j->cancelled)) {
+        keep_turn(s, t); /* who stops an answer often goes on from there */
         end_stopped(s, t);
     } else if (s->o.answer_seconds > 0 && sl_serve_now() - j->started_at > s->o.answer_seconds) {
         end_with(s, t, 200, "timeout", "time_limit",

@@ -10,7 +10,7 @@
  * Reuse: a prompt goes to the idle seat that already stands at the longest start of it, and from there
  * sluice_prompt() looks further.
  *
- * Cancel: between two tokens a flag is enough. Inside an engine call the process-wide interrupt ends it
+ * Cancel: for a token a flag is enough. In a prompt the process-wide interrupt ends the engine's call
  * within a layer; it is cleared before the next call, so only the cancelled request feels it.
  *
  * Threads: everything may be called from any thread, open and close once. */
