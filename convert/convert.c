@@ -245,7 +245,8 @@ static int plan_freeing(struct run *r)
 {
     if (!r->o.free_source) return 0;
     if (!r->in->source)
-        return sl_fail(r->err, SL_E_ARG, r->src, "--free-source", "frees checkpoints, not packs");
+        return sl_fail(r->err, SL_E_ARG, r->src, "--free-source", "frees checkpoints, not %s",
+                       r->in->gguf ? "GGUF files" : "packs");
     int rc = sl_free_check(r->in->source, r->dst, r->err);
     if (rc) return rc;
     r->last_use = calloc((size_t)r->in->source->n_shards + 1, sizeof *r->last_use);
@@ -273,7 +274,7 @@ static int check_tokenizer(const struct run *r)
     const struct sl_input *in = r->in;
     char dir[SL_PATH_MAX];
     if (!r->o.check_tokenizer) return 0;
-    if (in->source) return r->o.check_tokenizer(in->source->dir, &in->cfg, SL_E_SOURCE, r->err);
+    if (in->files_dir) return r->o.check_tokenizer(in->files_dir, &in->cfg, SL_E_SOURCE, r->err);
     if (!sl_path_join(dir, in->pack->dir, "tokenizer"))
         return sl_fail(r->err, SL_E_ARG, in->pack->dir, NULL, "path too long");
     return r->o.check_tokenizer(dir, &in->cfg, SL_E_PACK, r->err);

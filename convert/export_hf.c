@@ -478,7 +478,11 @@ int sl_export_hf_cut(const struct sl_pack *p, const char *dst, int jobs, uint64_
                        "a synthetic pack: its weights are made up and are not exported");
     int rc = sl_input_open_pack(&x.in, p, NULL, err);
     if (rc) return rc;
-    rc = export_all(&x, jobs);
+    if (x.in->form == SL_FORM_FUSED)
+        rc = sl_fail(err, SL_E_SOURCE, p->dir, "model.output_res_score",
+                     "this pack came from GGUF, which keeps products (of norms and projections, "
+                     "exp(A_log)) in place of their factors; export it with --format gguf");
+    if (!rc) rc = export_all(&x, jobs);
     for (int i = 0; x.shards && i < x.n_shards; i++) {
         free(x.shards[i].plain);
         free(x.shards[i].header);

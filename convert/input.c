@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "convert/gguf.h"
 #include "offload/pack.h"
 
 #define EXTRA_BYTES_MAX ((uint64_t)1 << 30)
@@ -22,7 +23,9 @@ int sl_input_open(struct sl_input **out, const char *path, const char *saved_hea
     *out = NULL;
     if (!sl_path_join(manifest, path, "pack.json"))
         return sl_fail(err, SL_E_ARG, path, NULL, "path too long");
-    if (access(manifest, F_OK)) return sl_input_open_source(out, path, saved_headers_dir, err);
+    if (access(manifest, F_OK))
+        return sl_gguf_is(path) ? sl_input_open_gguf(out, path, err)
+                                : sl_input_open_source(out, path, saved_headers_dir, err);
     int rc = sl_pack_open(&p, path, NULL, 0, err);
     if (rc) return rc;
     rc = sl_input_open_pack(out, p, p, err);
@@ -41,6 +44,7 @@ void sl_input_close(struct sl_input *in)
     free(in->extra_paths);
     free(in->source_json);
     free(in->vision);
+    sl_gguf_input_close(in->gguf);
     if (in->source) sl_source_close(in->source);
     if (in->own_pack) sl_pack_close(in->own_pack);
     free(in);
@@ -88,6 +92,7 @@ int sl_count_entries(const char *dir, const char *other)
 
 const char *sl_input_file(const struct sl_input *in, const struct sl_in_tensor *t)
 {
+    if (in->gguf) return sl_gguf_input_file(in, t);
     return t->shard >= 0 ? in->source->shards[t->shard].name : in->pack->dir;
 }
 
@@ -126,6 +131,8 @@ enum sl_fmt sl_fmt_of_dtype(int dtype)
         return SL_FMT_F16;
     case SL_DT_U8:
         return SL_FMT_U8;
+    case SL_DT_T8:
+        return SL_FMT_T8;
     default:
         return SL_FMT_NONE;
     }

@@ -1,6 +1,6 @@
-/* Where a conversion or an export takes its tensors from: a checkpoint, or a lossless pack of ours.
+/* Where a conversion or an export takes its tensors from: a checkpoint, GGUF files, or a lossless pack.
  *
- * Both give the same names, shapes, bytes and identity, so `convert PACK` writes what `convert SRC`
+ * All give the same names, shapes, bytes and identity, so `convert PACK` writes what `convert SRC`
  * would have written, and `export` gives back what was converted. Names are those of the checkpoint
  * without its prefix. Safe to share between threads once open; reads go to the caller's memory. */
 #ifndef SL_CONVERT_INPUT_H
@@ -12,6 +12,7 @@
 #include "offload/pack_layout.h"
 
 struct sl_pack;
+struct sl_gguf_input;
 
 /* One tensor that is not part of a routed expert. */
 struct sl_in_tensor {
@@ -22,7 +23,7 @@ struct sl_in_tensor {
     uint32_t crc32;
     int64_t shape[4]; /* as in the checkpoint, padding of A_log included */
     uint64_t bytes;
-    int shard;       /* index of the shard that holds it, -1 for a pack */
+    int shard;       /* index of the shard that holds it, -1 for a pack or GGUF */
     const void *ref; /* the input's own handle */
 };
 
@@ -36,6 +37,7 @@ struct sl_in_expert {
 struct sl_input {
     const struct sl_input_ops *ops;
     struct sl_config cfg;
+    enum sl_form form; /* which trunk tensors there are */
     char prefix[32];
     char sha256[65];
     char *source_json;   /* the "source" object of pack.json, on one line */
@@ -49,7 +51,9 @@ struct sl_input {
     struct sl_source *source; /* a checkpoint, owned; or */
     uint32_t *vision;         /* [n_vision] its tensors' indices */
     const struct sl_pack *pack;
-    struct sl_pack *own_pack; /* pack when this input opened it */
+    struct sl_pack *own_pack;   /* pack when this input opened it */
+    struct sl_gguf_input *gguf; /* GGUF files, owned */
+    const char *files_dir;      /* folder of the small files; the tokenizer is read from it */
 };
 
 struct sl_input_ops {
@@ -74,7 +78,7 @@ struct sl_input_ops {
     void (*prefetch_expert)(const struct sl_input *in, int layer, int expert);
 };
 
-/* PATH is a pack when it holds pack.json. saved_headers_dir as in sl_source_opts, may be NULL.
+/* PATH is a pack when it holds pack.json, GGUF when sl_gguf_is() says so, else a checkpoint. saved_headers_dir as in sl_source_opts, may be NULL.
  * SL_E_SOURCE when a pack is lossy, naming its first tensor that cannot be given back; SL_E_PACK when
  * a pack is damaged. */
 int sl_input_open(struct sl_input **out, const char *path, const char *saved_headers_dir,
@@ -84,6 +88,11 @@ int sl_input_open_source(struct sl_input **out, const char *path, const char *sa
 /* Over a pack that stays the caller's, or (own) becomes the input's once this succeeds. */
 int sl_input_open_pack(struct sl_input **out, const struct sl_pack *p, struct sl_pack *own,
                        struct sl_err *err);
+int sl_input_open_gguf(struct sl_input **out, const char *path, struct sl_err *err);
+void sl_gguf_input_close(struct sl_gguf_input *g); /* NULL is fine; for sl_input_close */
+const char *sl_gguf_input_file(const struct sl_input *in, const struct sl_in_tensor *t);
+/* Over a pack whose experts are lossless, whatever its trunk holds: for the export to GGUF. */
+int sl_input_open_pack_experts(struct sl_input **out, const struct sl_pack *p, struct sl_err *err);
 void sl_input_close(struct sl_input *in); /* NULL is fine */
 
 /* Adds one small file; false: no memory. For the two openers. */

@@ -153,6 +153,8 @@ static const struct sl_input_ops pack_ops = {
 
 struct check {
     const struct sl_pack *p;
+    enum sl_form form;
+    bool any_trunk; /* formats of the trunk are not looked at */
     int n_items;
     struct sl_err *err;
 };
@@ -166,11 +168,12 @@ static int check_item(void *ctx, const struct sl_item *it)
         return sl_fail(k->err, SL_E_SOURCE, k->p->dir, it->name,
                        "not in this pack, so the checkpoint cannot be given back");
     int dtype = sl_dtype_of_fmt(t->fmt);
-    if (dtype != (int)it->dtype)
+    bool plain = k->form == SL_FORM_FUSED && dtype; /* as the GGUF file had it */
+    if (dtype != (int)it->dtype && !plain && !k->any_trunk)
         return sl_fail(k->err, SL_E_SOURCE, k->p->dir, it->name,
                        "stored as %s: this pack is lossy, the released %s cannot be given back",
                        sl_fmt_name(t->fmt), sl_dtype_name(it->dtype));
-    if (!sl_item_accepts(it, &k->p->cfg, dtype, t->n_dims, t->shape))
+    if (!sl_item_accepts_shape(it, &k->p->cfg, t->n_dims, t->shape))
         return sl_fail(k->err, SL_E_PACK, k->p->dir, it->name, "shape differs from the config's");
     return 0;
 }
@@ -240,12 +243,13 @@ static int list_extras(struct sl_input *in, struct sl_err *err)
     return rc;
 }
 
-int sl_input_open_pack(struct sl_input **out, const struct sl_pack *p, struct sl_pack *own,
-                       struct sl_err *err)
+static int open_pack(struct sl_input **out, const struct sl_pack *p, bool any_trunk,
+                     struct sl_err *err)
 {
-    struct check k = {.p = p, .err = err};
+    struct check k = {.p = p, .any_trunk = any_trunk, .err = err};
     *out = NULL;
-    int rc = sl_inventory_trunk(&p->cfg, check_item, &k);
+    k.form = sl_pack_find(p, "model.output_res_score") ? SL_FORM_FUSED : SL_FORM_RELEASED;
+    int rc = sl_inventory_form(&p->cfg, k.form, check_item, &k);
     if (!rc) rc = check_banks(p, err);
     if (rc) return rc;
     if (k.n_items != p->n_tensors)
@@ -256,6 +260,7 @@ int sl_input_open_pack(struct sl_input **out, const struct sl_pack *p, struct sl
     in->ops = &pack_ops;
     in->pack = p;
     in->cfg = p->cfg;
+    in->form = k.form;
     snprintf(in->prefix, sizeof in->prefix, "%s", p->source_prefix);
     snprintf(in->sha256, sizeof in->sha256, "%s", p->source_sha256);
     in->file_bytes = p->trunk_bytes + p->vision_bytes + sl_pack_bank_bytes(p);
@@ -269,7 +274,19 @@ int sl_input_open_pack(struct sl_input **out, const struct sl_pack *p, struct sl
         sl_input_close(in);
         return rc;
     }
-    in->own_pack = own;
     *out = in;
     return 0;
+}
+
+int sl_input_open_pack(struct sl_input **out, const struct sl_pack *p, struct sl_pack *own,
+                       struct sl_err *err)
+{
+    int rc = open_pack(out, p, false, err);
+    if (!rc) (*out)->own_pack = own;
+    return rc;
+}
+
+int sl_input_open_pack_experts(struct sl_input **out, const struct sl_pack *p, struct sl_err *err)
+{
+    return open_pack(out, p, true, err);
 }

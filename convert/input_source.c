@@ -191,6 +191,7 @@ int sl_input_open_source(struct sl_input **out, const char *path, const char *sa
     rc = sl_source_open(&in->source, path, &opts, err);
     if (rc) goto fail;
     struct sl_source *s = in->source;
+    in->files_dir = s->dir;
     in->cfg = s->cfg;
     snprintf(in->prefix, sizeof in->prefix, "%s", s->prefix);
     snprintf(in->sha256, sizeof in->sha256, "%s", s->sha256);

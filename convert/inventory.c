@@ -12,6 +12,7 @@
 struct emit {
     int (*fn)(void *ctx, const struct sl_item *it);
     void *ctx;
+    enum sl_form form;
     int layer;
     int rc;
 };
@@ -47,6 +48,18 @@ static void mat(struct emit *e, enum sl_group group, const char *name, int64_t r
     put(e, group, name, SL_DT_BF16, (const int64_t[3]){rows, cols}, quantize && rows > 1);
 }
 
+/* The two vectors of an attention residual, which are used as their product alone. */
+static void put_mix(struct emit *e, enum sl_group group, const char *norm, const char *proj,
+                    const char *score, int64_t hidden)
+{
+    if (e->form == SL_FORM_FUSED) {
+        vec(e, group, score, SL_DT_F32, hidden);
+        return;
+    }
+    vec(e, group, norm, SL_DT_BF16, hidden);
+    mat(e, group, proj, 1, hidden, KEEP);
+}
+
 static void put_kda(struct emit *e, const struct sl_config *c)
 {
     const enum sl_group g = SL_GROUP_KDA;
@@ -64,7 +77,10 @@ static void put_kda(struct emit *e, const struct sl_config *c)
     mat(e, g, "self_attn.f_a_proj.weight", c->kda_head_dim, hidden, KEEP);
     mat(e, g, "self_attn.f_b_proj.weight", dim, c->kda_head_dim, KEEP);
     mat(e, g, "self_attn.b_proj.weight", c->kda_heads, hidden, KEEP);
-    vec(e, g, "self_attn.A_log", SL_DT_F32, a_log);
+    if (e->form == SL_FORM_FUSED)
+        vec(e, g, "self_attn.ssm_a", SL_DT_F32, c->kda_heads);
+    else
+        vec(e, g, "self_attn.A_log", SL_DT_F32, a_log);
     vec(e, g, "self_attn.dt_bias", SL_DT_F32, dim);
     mat(e, g, "self_attn.g_proj.weight", dim, hidden, LOW);
     vec(e, g, "self_attn.o_norm.weight", SL_DT_F32, c->kda_head_dim);
@@ -120,22 +136,22 @@ static void put_moe(struct emit *e, const struct sl_config *c)
         LOW);
 }
 
-int sl_inventory_trunk(const struct sl_config *c, int (*fn)(void *ctx, const struct sl_item *it),
-                       void *ctx)
+int sl_inventory_form(const struct sl_config *c, enum sl_form form,
+                      int (*fn)(void *ctx, const struct sl_item *it), void *ctx)
 {
-    struct emit e = {.fn = fn, .ctx = ctx};
+    struct emit e = {.fn = fn, .ctx = ctx, .form = form};
     int64_t hidden = c->hidden_size;
     for (e.layer = 0; e.layer < c->n_layers && !e.rc; e.layer++) {
         /* Layer 0's attention mix is never used, but it is in the release and must come back. */
-        vec(&e, SL_GROUP_NORM, "self_attention_res_norm.weight", SL_DT_BF16, hidden);
-        mat(&e, SL_GROUP_NORM, "self_attention_res_proj.weight", 1, hidden, KEEP);
+        put_mix(&e, SL_GROUP_NORM, "self_attention_res_norm.weight",
+                "self_attention_res_proj.weight", "attn_res_score", hidden);
         vec(&e, SL_GROUP_NORM, "input_layernorm.weight", SL_DT_BF16, hidden);
         if (c->is_kda[e.layer])
             put_kda(&e, c);
         else
             put_mla(&e, c);
-        vec(&e, SL_GROUP_NORM, "mlp_res_norm.weight", SL_DT_BF16, hidden);
-        mat(&e, SL_GROUP_NORM, "mlp_res_proj.weight", 1, hidden, KEEP);
+        put_mix(&e, SL_GROUP_NORM, "mlp_res_norm.weight", "mlp_res_proj.weight", "ffn_res_score",
+                hidden);
         vec(&e, SL_GROUP_NORM, "post_attention_layernorm.weight", SL_DT_BF16, hidden);
         if (sl_config_is_moe(c, e.layer))
             put_moe(&e, c);
@@ -144,11 +160,17 @@ int sl_inventory_trunk(const struct sl_config *c, int (*fn)(void *ctx, const str
     }
     e.layer = -1;
     mat(&e, SL_GROUP_EMBED, "model.embed_tokens.weight", c->vocab_size, hidden, LOW);
-    vec(&e, SL_GROUP_HEAD, "model.output_attn_res_norm.weight", SL_DT_BF16, hidden);
-    mat(&e, SL_GROUP_HEAD, "model.output_attn_res_proj.weight", 1, hidden, KEEP);
+    put_mix(&e, SL_GROUP_HEAD, "model.output_attn_res_norm.weight",
+            "model.output_attn_res_proj.weight", "model.output_res_score", hidden);
     vec(&e, SL_GROUP_HEAD, "model.norm.weight", SL_DT_BF16, hidden);
     mat(&e, SL_GROUP_HEAD, "lm_head.weight", c->vocab_size, hidden, LOW);
     return e.rc;
+}
+
+int sl_inventory_trunk(const struct sl_config *c, int (*fn)(void *ctx, const struct sl_item *it),
+                       void *ctx)
+{
+    return sl_inventory_form(c, SL_FORM_RELEASED, fn, ctx);
 }
 
 int sl_inventory_experts(const struct sl_config *c, int layer, int expert,
@@ -185,7 +207,12 @@ static bool ends_with(const char *s, const char *end)
 bool sl_item_accepts(const struct sl_item *it, const struct sl_config *c, int dtype, int n_dims,
                      const int64_t *shape)
 {
-    if (dtype != (int)it->dtype) return false;
+    return dtype == (int)it->dtype && sl_item_accepts_shape(it, c, n_dims, shape);
+}
+
+bool sl_item_accepts_shape(const struct sl_item *it, const struct sl_config *c, int n_dims,
+                           const int64_t *shape)
+{
     /* [channels][1][taps] and [channels][taps] are the same bytes. */
     if (it->n_dims == 3 && n_dims == 2 && ends_with(it->name, "_conv1d.weight"))
         return shape[0] == it->shape[0] && shape[1] == it->shape[2];

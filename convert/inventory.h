@@ -31,14 +31,24 @@ struct sl_item {
     bool quantize; /* a large matrix that --trunk t8 and below may store at low bits */
 };
 
+/* Two spellings of the same model. FUSED is what remains of a checkpoint that came through GGUF: for
+ * each pair of an attention residual the product norm * proj as f32 ("attn_res_score", "ffn_res_score",
+ * "model.output_res_score"), and "self_attn.ssm_a" = -exp(A_log), one f32 a head. */
+enum sl_form { SL_FORM_RELEASED = 0, SL_FORM_FUSED };
+
 /* Calls fn for every non-expert text tensor, by layer, then globals, in the order of trunk.bin; and
  * for the experts with sl_inventory_experts. A non-zero return stops and is returned. Shapes that have
  * two accepted spellings (conv [C,1,k] or [C,k], A_log longer than the heads) carry the released one;
  * sl_item_accepts() knows the others. */
 int sl_inventory_trunk(const struct sl_config *c, int (*fn)(void *ctx, const struct sl_item *it),
-                       void *ctx);
+                       void *ctx); /* SL_FORM_RELEASED */
+int sl_inventory_form(const struct sl_config *c, enum sl_form form,
+                      int (*fn)(void *ctx, const struct sl_item *it), void *ctx);
 int sl_inventory_experts(const struct sl_config *c, int layer, int expert,
                          int (*fn)(void *ctx, const struct sl_item *it), void *ctx);
+/* A FUSED trunk may also hold any plain type in place of another, and packed matrices. */
+bool sl_item_accepts_shape(const struct sl_item *it, const struct sl_config *c, int n_dims,
+                           const int64_t *shape);
 bool sl_item_accepts(const struct sl_item *it, const struct sl_config *c, int dtype, int n_dims,
                      const int64_t *shape);
 

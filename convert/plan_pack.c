@@ -44,7 +44,7 @@ static int append(struct sl_plan *p, struct sl_plan_file *f, int *room, struct s
     t->fmt = fmt;
     t->units = src->bytes;
     t->src_unit = t->dst_unit = 1;
-    if (fmt == SL_FMT_T8 || fmt == SL_FMT_T6 || fmt == SL_FMT_T4) {
+    if (src->dtype == SL_DT_BF16 && sl_fmt_is_trunk(fmt) && fmt != SL_FMT_BF16) {
         t->cols = (int)src->shape[1];
         t->units = (uint64_t)src->shape[0];
         t->src_unit = 2 * (uint64_t)src->shape[1];
@@ -174,7 +174,7 @@ int sl_plan_open(struct sl_plan **out, const struct sl_input *in, const char *ds
         goto fail;
     }
     struct builder b = {.p = p, .err = err};
-    rc = sl_inventory_trunk(&in->cfg, add_trunk, &b);
+    rc = sl_inventory_form(&in->cfg, in->form, add_trunk, &b);
     if (!rc && !o->drop_vision) rc = add_vision(p, err);
     if (!rc) rc = add_banks(p, o, err);
     if (!rc) rc = lay_out_records(p, err);

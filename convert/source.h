@@ -15,7 +15,8 @@
 #include "base/strmap.h"
 #include "offload/config.h"
 
-enum sl_dtype { SL_DT_BF16 = 1, SL_DT_F32, SL_DT_F16, SL_DT_U8, SL_DT_OTHER };
+/* T8: rows of kernels/block_t8.h, what Q8_0 of a GGUF file becomes; no checkpoint holds it. */
+enum sl_dtype { SL_DT_BF16 = 1, SL_DT_F32, SL_DT_F16, SL_DT_U8, SL_DT_OTHER, SL_DT_T8 };
 
 struct sl_shard {
     char *name;            /* "model-00001-of-000096.safetensors" */

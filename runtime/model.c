@@ -9,6 +9,7 @@
  *                                in a fixed order, so the same bits on every machine. libm's expf may
  *                                differ in the last bit from one libc to the next, and the decay is
  *                                exponential in it.
+ * A pack made from GGUF holds these products already (mixes, -exp(A_log)): they are bound as they are.
  * A_log is per HEAD although its stored length tempts to read it per channel; the rest is padding.
  * Test: golden/test_golden_tiny (kda_state). */
 #include "runtime/model.h"
@@ -58,6 +59,7 @@ uint64_t sl_model_bytes(const struct sl_pack *p)
 
 /* One open in progress: after the first failure the other calls do nothing. */
 struct binder {
+    const struct sl_pack *pack;
     const struct sl_trunk *trunk;
     const struct sl_config *c;
     struct carver own;
@@ -89,11 +91,22 @@ static void bind_vec(struct binder *b, const char *name, int64_t n, const float 
     if (!b->rc) b->rc = sl_trunk_vec(b->trunk, full_name(b, buf, name), n, out, b->err);
 }
 
+static bool has(const struct binder *b, const char *name)
+{
+    char buf[256];
+    return sl_pack_find(b->pack, full_name(b, buf, name));
+}
+
+/* score: the product, in packs that hold it instead of the pair. */
 static void bind_mix(struct binder *b, const char *norm_name, const char *proj_name,
-                     const float **out)
+                     const char *score, const float **out)
 {
     const float *norm = NULL;
     const float *proj = NULL;
+    if (!b->rc && has(b, score)) {
+        bind_vec(b, score, b->c->hidden_size, out);
+        return;
+    }
     bind_vec(b, norm_name, b->c->hidden_size, &norm);
     bind_vec(b, proj_name, b->c->hidden_size, &proj);
     if (b->rc) return;
@@ -121,10 +134,14 @@ static void bind_kda(struct binder *b, struct sl_kda_weights *w)
     bind_vec(b, "self_attn.dt_bias", channels, &w->dt_bias);
     bind_vec(b, "self_attn.o_norm.weight", c->kda_head_dim, &w->o_norm);
     const float *A_log = NULL;
-    bind_vec(b, "self_attn.A_log", c->kda_heads, &A_log);
+    bool fused = !b->rc && has(b, "self_attn.ssm_a");
+    bind_vec(b, fused ? "self_attn.ssm_a" : "self_attn.A_log", c->kda_heads, &A_log);
     if (b->rc) return;
     float *exp_A = carve(&b->own, sizeof(float) * (uint64_t)c->kda_heads);
-    b->ref.exp(exp_A, A_log, c->kda_heads);
+    if (fused)
+        for (int h = 0; h < c->kda_heads; h++) exp_A[h] = -A_log[h];
+    else
+        b->ref.exp(exp_A, A_log, c->kda_heads);
     w->exp_A = exp_A;
 }
 
@@ -188,8 +205,8 @@ static void bind_layer(struct binder *b, int l, struct sl_layer *w)
     /* Layer 0 ships this pair too, but nothing is banked before it. */
     if (l)
         bind_mix(b, "self_attention_res_norm.weight", "self_attention_res_proj.weight",
-                 &w->attn_mix);
-    bind_mix(b, "mlp_res_norm.weight", "mlp_res_proj.weight", &w->ffn_mix);
+                 "attn_res_score", &w->attn_mix);
+    bind_mix(b, "mlp_res_norm.weight", "mlp_res_proj.weight", "ffn_res_score", &w->ffn_mix);
     if (w->is_kda)
         bind_kda(b, &w->attn.kda);
     else
@@ -208,7 +225,7 @@ static void bind_globals(struct binder *b, struct sl_model *m)
     bind_mat(b, "lm_head.weight", c->vocab_size, c->hidden_size, &m->head);
     bind_vec(b, "model.norm.weight", c->hidden_size, &m->final_norm);
     bind_mix(b, "model.output_attn_res_norm.weight", "model.output_attn_res_proj.weight",
-             &m->out_mix);
+             "model.output_res_score", &m->out_mix);
 }
 
 /* What the arithmetic needs beyond the general bounds of a config. */
@@ -233,7 +250,7 @@ int sl_model_open(struct sl_model **out, const struct sl_pack *p, const struct s
     if (rc) return rc;
     const size_t mark = sl_arena_mark(arena);
     const uint64_t bytes = own_bytes(&p->cfg);
-    struct binder b = {.trunk = t, .c = &p->cfg, .err = err};
+    struct binder b = {.pack = p, .trunk = t, .c = &p->cfg, .err = err};
     b.own.base = sl_arena_alloc(arena, bytes, ALIGN);
     if (!b.own.base)
         return sl_fail(err, SL_E_BUDGET, NULL, "model tables", "%llu bytes do not fit the arena",

@@ -14,6 +14,7 @@
 struct tensors {
     const struct sl_pack *p;
     const struct sl_audit_sink *sink;
+    bool fused;    /* came from GGUF: any plain type may stand for another */
     bool *implied; /* [n_tensors] */
 };
 
@@ -47,7 +48,8 @@ static int check_tensor(void *ctx, const struct sl_item *it)
     t->implied[x - t->p->tensors] = true;
     int dtype = dtype_of(x->fmt);
     bool packed = !dtype && it->quantize; /* large matrices may be stored at low bits */
-    if (!sl_item_accepts(it, &t->p->cfg, packed ? (int)it->dtype : dtype, x->n_dims, x->shape)) {
+    bool free = packed || (t->fused && (dtype ? dtype != SL_DT_U8 : it->n_dims == 2));
+    if (!sl_item_accepts(it, &t->p->cfg, free ? (int)it->dtype : dtype, x->n_dims, x->shape)) {
         sl_fail(&line, SL_E_PACK, "pack.json", it->name,
                 "format %s with %d dimensions, first %lld: not what the config implies",
                 sl_fmt_name(x->fmt), x->n_dims, (long long)x->shape[0]);
@@ -58,9 +60,10 @@ static int check_tensor(void *ctx, const struct sl_item *it)
 
 int sl_audit_tensors(const struct sl_pack *p, const struct sl_audit_sink *sink, struct sl_err *err)
 {
-    struct tensors t = {p, sink, calloc((size_t)p->n_tensors + 1, sizeof(bool))};
+    bool fused = sl_pack_find(p, "model.output_res_score");
+    struct tensors t = {p, sink, fused, calloc((size_t)p->n_tensors + 1, sizeof(bool))};
     if (!t.implied) return sl_fail(err, SL_E_NOMEM, p->dir, NULL, "out of memory");
-    int rc = sl_inventory_trunk(&p->cfg, check_tensor, &t);
+    int rc = sl_inventory_form(&p->cfg, fused ? SL_FORM_FUSED : SL_FORM_RELEASED, check_tensor, &t);
     for (int i = 0; i < p->n_tensors && !rc; i++) {
         struct sl_err line;
         if (t.implied[i]) continue;

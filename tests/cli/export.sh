@@ -17,8 +17,6 @@ check same_bank "L003.bank differs" \
 refused not_empty 2 'is not empty' export "$T/nano.pack" "$T/again" --format hf
 refused format_is_needed 2 '--format' export "$T/nano.pack" "$T/no"
 refused unknown_format 2 '--format' export "$T/nano.pack" "$T/no" --format onnx
-refused no_gguf_here 2 'gguf is not available in this build' \
-    export "$T/nano.pack" "$T/no" --format gguf
 refused no_pack 4 "$T/none" export "$T/none" "$T/no" --format hf
 run convert "$NANO" "$T/t8.pack" --trunk t8
 refused lossy 3 'model\.layers\.0\.[a-z_.]*: stored as t8: this pack is lossy' \
@@ -44,3 +42,28 @@ fi
 status=$?
 check size_limit_exits_4 "exit status $status: $(cat "$T/err")" [ "$status" = 4 ]
 check size_limit_leaves_nothing "$(ls "$T/limited" 2>/dev/null)" [ ! -e "$T/limited" ]
+
+run export "$T/nano.pack" "$T/nano.gguf" --format gguf
+check gguf_exits_0 "exit status $status: $(cat "$T/err")" [ "$status" = 0 ]
+run convert "$T/nano.gguf" "$T/from-gguf.pack"
+check gguf_converts "exit status $status: $(cat "$T/err")" [ "$status" = 0 ]
+for p in nano from-gguf; do
+    run logits "$T/$p.pack" --ids 1,2,3,50,60,70,3840,9 --out "$T/$p.f32"
+    check "logits_of_$p" "exit status $status: $(cat "$T/err")" [ "$status" = 0 ]
+done
+check same_logits "they differ" cmp -s "$T/nano.f32" "$T/from-gguf.f32"
+run verify "$T/from-gguf.pack" --full
+check gguf_pack_is_sound "exit status $status: $(cat "$T/err")" [ "$status" = 0 ]
+mkdir "$T/tmp"
+TMPDIR="$T/tmp" run convert "$T/nano.gguf" "$T/again.dry" --dry-run
+check no_folder_is_left "$(ls "$T/tmp")" [ -z "$(ls "$T/tmp")" ]
+refused fused_is_no_checkpoint 3 'model.output_res_score: this pack came from GGUF' \
+    export "$T/from-gguf.pack" "$T/no" --format hf
+refused gguf_exists 2 'exists already' export "$T/nano.pack" "$T/nano.gguf" --format gguf
+run export "$T/nano.pack" "$T/dry.gguf" --format gguf --dry-run --json
+check dry_run_is_exact "$(cat "$T/out" "$T/err")" \
+    [ "$(json "$T/out" total_bytes)" = "$(stat -c %s "$T/nano.gguf")" ]
+check dry_run_writes_nothing "$(ls "$T")" [ ! -e "$T/dry.gguf" ]
+truncate -s -100 "$T/nano.gguf"
+refused cut_gguf 3 'nano.gguf: [a-z_0-9.]*: [0-9]+ bytes at [0-9]+ of the data' \
+    convert "$T/nano.gguf" "$T/no"
