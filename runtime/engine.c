@@ -103,6 +103,11 @@ int sluice_pack_open(sluice_pack **out, const char *path, const sluice_options *
     int rc = sl_pack_open(&p->pack, path, opts ? opts->bank_dirs : NULL,
                           opts ? opts->n_bank_dirs : 0, &err);
     if (!rc) rc = sl_engine_options(&p->pack->cfg, opts, &p->opts, &err);
+    if (!rc && p->opts.prefix_dir) {
+        p->prefix_dir = strdup(p->opts.prefix_dir);
+        p->opts.prefix_dir = p->prefix_dir;
+        if (!p->prefix_dir) rc = sl_fail(&err, SL_E_NOMEM, path, NULL, "no memory");
+    }
     if (!rc) rc = open_tokenizer(p, &err);
     if (rc) {
         sluice_pack_close(p);
@@ -114,6 +119,8 @@ int sluice_pack_open(sluice_pack **out, const char *path, const sluice_options *
 
 static void drop_weights(struct sluice_pack *p)
 {
+    sl_prefix_close(p->prefix);
+    p->prefix = NULL;
     p->model = NULL; /* lies in the arena, and so do the maps */
     p->ahead_maps = NULL;
     sl_trunk_close(p->trunk);
@@ -128,6 +135,7 @@ void sluice_pack_close(sluice_pack *p)
     sl_tokenizer_close(p->tokenizer);
     sl_pack_close(p->pack);
     pthread_mutex_destroy(&p->lock);
+    free(p->prefix_dir);
     free(p);
 }
 
@@ -197,6 +205,7 @@ static int load_weights(struct sluice_pack *p, const struct sl_engine_plan *plan
     p->trunk_bytes = p->arena.used;
     if (!rc) rc = sl_model_open(&p->model, p->pack, p->trunk, &p->arena, err);
     if (!rc && o->lookahead) rc = sl_ahead_maps_open(&p->ahead_maps, p->pack, &p->arena, err);
+    if (!rc) rc = sl_engine_open_prefix(p, o, err);
     if (rc) drop_weights(p);
     return rc;
 }

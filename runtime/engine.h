@@ -16,6 +16,7 @@
 #include "runtime/engine_error.h"
 #include "runtime/graph.h"
 #include "runtime/lookahead.h"
+#include "runtime/prefix_cache.h"
 #include "runtime/sampling.h"
 #include "runtime/sluice.h"
 #include "runtime/tokenizer.h"
@@ -29,6 +30,9 @@ struct sl_engine_opts {
     double bits;       /* mean bits a weight read of p36 experts, 0: as the pack's plan says */
     int lookahead;     /* experts of the next layer named ahead, 0: none */
     bool check_crc;
+    uint64_t prefix_bytes, prefix_disk_bytes;
+    const char *prefix_dir; /* NULL: none */
+    uint32_t prefix_block;
     bool stream_trunk; /* the engine may leave a part of the trunk on the drive */
 };
 
@@ -58,6 +62,7 @@ enum sl_engine_group {
     SL_EG_ACTIVATIONS,
     SL_EG_LOGITS,
     SL_EG_SLOTS,
+    SL_EG_PREFIX,
     SL_EG_THREADS,
     SL_EG_TOKENIZER,
     SL_EG_PROCESS,
@@ -68,6 +73,7 @@ struct sluice_pack {
     struct sl_pack *pack;
     struct sl_tokenizer *tokenizer;
     struct sl_engine_opts opts;
+    char *prefix_dir;         /* opts point to it */
     uint64_t tokenizer_bytes; /* resident memory it took, measured */
     int32_t stop[4];
     int n_stop;
@@ -78,6 +84,7 @@ struct sluice_pack {
     uint64_t trunk_bytes; /* of the arena; the rest are the model's tables */
     struct sl_trunk *trunk;
     struct sl_model *model;
+    struct sl_prefix *prefix;              /* states of earlier prompts, NULL: none are kept */
     const struct sl_ahead_map *ahead_maps; /* NULL: none in the pack, or look-ahead was off */
 };
 
@@ -111,6 +118,9 @@ int sl_engine_options(const struct sl_config *c, const sluice_options *o,
 
 /* Sets the graph's observer for what the session's routes and trace need now. */
 void sl_engine_observe(struct sluice_session *s);
+/* The store of earlier states that o asks for; with the pack's lock held. o->prefix_bytes 0: none. */
+int sl_engine_open_prefix(struct sluice_pack *p, const struct sl_engine_opts *o,
+                          struct sl_err *err);
 void sl_engine_note_routes(struct sluice_session *s, int layer, uint64_t position, int n_tokens,
                            const struct sl_route *r);
 

@@ -39,6 +39,7 @@ static const char *const group_names[SL_N_ENGINE_GROUPS] = {
     [SL_EG_ACTIVATIONS] = "activations",
     [SL_EG_LOGITS] = "logits",
     [SL_EG_SLOTS] = "expert slots",
+    [SL_EG_PREFIX] = "prefix cache",
     [SL_EG_THREADS] = "threads",
     [SL_EG_TOKENIZER] = "tokenizer",
     [SL_EG_PROCESS] = "process",
@@ -95,6 +96,10 @@ int sl_engine_options(const struct sl_config *c, const sluice_options *o,
     out->chunk = o->chunk < out->ctx ? o->chunk : out->ctx;
     out->logit_rows = o->logit_rows ? o->logit_rows : LOGIT_ROWS_DEFAULT;
     out->check_crc = o->check_crc >= 0;
+    out->prefix_bytes = o->prefix_bytes;
+    out->prefix_disk_bytes = o->prefix_disk_bytes;
+    out->prefix_dir = o->prefix_dir;
+    out->prefix_block = o->prefix_block;
     out->stream_trunk = SL_ENGINE_STREAMS_TRUNK;
     return 0;
 }
@@ -127,6 +132,7 @@ static void price(struct sluice_pack *p, const struct sl_engine_opts *o, uint64_
         [SL_EG_KEYS] = sb.mla_expanded,
         [SL_EG_ACTIVATIONS] = sl_graph_bytes(c, &go, o->threads),
         [SL_EG_LOGITS] = rows * vocab * sizeof(float) + sl_sampler_bytes(c->vocab_size),
+        [SL_EG_PREFIX] = o->prefix_bytes,
         [SL_EG_THREADS] = (uint64_t)(o->threads - 1) * THREAD_BYTES,
         [SL_EG_TOKENIZER] = p->tokenizer_bytes,
         [SL_EG_PROCESS] = process_bytes,
@@ -219,7 +225,9 @@ int sl_engine_machine_here(struct sluice_pack *p, const char *root, uint64_t ram
     if (rc) return rc;
     sl_process_memory(&resident, &out->peak_bytes);
     pthread_mutex_lock(&p->lock);
-    uint64_t shared = p->arena.bytes + p->tokenizer_bytes;
+    sluice_prefix_stats prefix = {0};
+    if (p->prefix) sl_prefix_get_stats(p->prefix, &prefix);
+    uint64_t shared = p->arena.bytes + p->tokenizer_bytes + prefix.memory_used;
     pthread_mutex_unlock(&p->lock);
     out->process_bytes = (resident > shared ? resident - shared : 0) + PROCESS_SLACK;
     return 0;
@@ -310,6 +318,9 @@ void sluice_session_plan(const sluice_session *s, sluice_plan_info *info)
     /* A slot takes memory when its first record arrives. */
     g[SL_EG_SLOTS].measured_bytes = (st.reads < st.n_slots ? st.reads : st.n_slots) * st.slot_bytes;
     g[SL_EG_TOKENIZER].measured_bytes = s->p->tokenizer_bytes;
+    sluice_prefix_stats prefix;
+    sluice_get_prefix_stats(s, &prefix);
+    g[SL_EG_PREFIX].measured_bytes = prefix.memory_used;
     uint64_t resident = 0;
     uint64_t peak = 0;
     sl_process_memory(&resident, &peak);

@@ -33,7 +33,7 @@ struct sl_prefix_opts {
 };
 
 struct sl_prefix;
-/* cfg must outlive the cache. SL_E_NOMEM, SL_E_ARG (a block that is 0 or above 65536 ids), SL_E_IO for a
+/* cfg must outlive the cache. SL_E_NOMEM, SL_E_ARG (a block above 65536 ids, memory below 128 KiB), SL_E_IO for a
  * folder that cannot be made or read. */
 int sl_prefix_open(struct sl_prefix **out, const struct sl_config *cfg,
                    const struct sl_prefix_opts *o, struct sl_err *err);
@@ -43,6 +43,8 @@ void sl_prefix_close(
 /* Bytes of memory that n_snapshots states take that share one sequence of n_ids, for defaults. */
 uint64_t sl_prefix_bytes(const struct sl_config *cfg, uint32_t block, uint64_t n_ids,
                          uint64_t n_snapshots);
+
+uint32_t sl_prefix_block_ids(const struct sl_prefix *p); /* ids a block */
 
 /* Longest stored start of ids[0..n) that is shorter than n and longer than `above`; 0: none. */
 uint64_t sl_prefix_find(struct sl_prefix *p, const int32_t *ids, size_t n, uint64_t above);

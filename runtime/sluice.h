@@ -184,6 +184,9 @@ typedef struct {
     uint64_t evicted, refused;               /* refused: files that were damaged or not ours */
 } sluice_prefix_stats;
 void sluice_get_prefix_stats(const sluice_session *s, sluice_prefix_stats *out);
+/* A prefix_bytes for conversations with these options: room for eight states and their rows, at most an
+ * eighth of what experts would have; 0 when not even one state fits into that. */
+uint64_t sluice_prefix_suggest(sluice_pack *p, const sluice_options *opts);
 /* The ids fed so far, sluice_position() of them, valid until the next feed. */
 const int32_t *sluice_ids(const sluice_session *s);
 /* Logits after the last token fed, [vocab_size]; NULL before the first. */

@@ -52,11 +52,17 @@ static uint64_t table_bytes(const struct sl_config *c)
            4 * sl_align_up(sizeof(float *) * (uint64_t)c->n_layers, ALIGN);
 }
 
+static uint64_t n_kda_layers(const struct sl_config *c)
+{
+    uint64_t n = 0;
+    for (int l = 0; l < c->n_layers; l++) n += c->is_kda[l];
+    return n;
+}
+
 void sl_state_price(const struct sl_config *c, uint64_t ctx, bool expanded,
                     struct sl_state_bytes *out)
 {
-    uint64_t n_kda = 0;
-    for (int l = 0; l < c->n_layers; l++) n_kda += c->is_kda[l];
+    const uint64_t n_kda = n_kda_layers(c);
     const uint64_t n_mla = (uint64_t)c->n_layers - n_kda;
     const struct layer_bytes one = layer_price(c, ctx);
     *out = (struct sl_state_bytes){
@@ -134,21 +140,62 @@ void sl_state_reset(struct sl_state *s)
     s->n_expanded = 0;
 }
 
-int sl_state_each(struct sl_state *s, int (*fn)(void *ctx, void *data, uint64_t bytes), void *ctx)
+typedef int (*each_fn)(void *ctx, void *data, uint64_t bytes);
+
+static uint64_t row_bytes(const struct sl_config *c)
+{
+    return ((uint64_t)c->kv_lora_rank + (uint64_t)c->qk_rope_dim) * sizeof(float);
+}
+
+static int each_recurrent(struct sl_state *s, int l, each_fn fn, void *ctx)
 {
     const struct sl_config *c = s->cfg;
     const uint64_t d = (uint64_t)c->kda_head_dim;
     const uint64_t channels = (uint64_t)c->kda_heads * d;
-    const uint64_t conv = 3 * channels * ((uint64_t)c->conv_kernel - 1);
-    const uint64_t row = (uint64_t)c->kv_lora_rank + (uint64_t)c->qk_rope_dim;
+    int rc = fn(ctx, s->kda_S[l], channels * d * sizeof(float));
+    if (rc) return rc;
+    return fn(ctx, s->kda_conv[l], 3 * channels * ((uint64_t)c->conv_kernel - 1) * sizeof(float));
+}
+
+static int each_row(struct sl_state *s, int l, uint64_t from, uint64_t to, each_fn fn, void *ctx)
+{
+    const uint64_t row = row_bytes(s->cfg);
+    return fn(ctx, (unsigned char *)s->mla_rows[l] + from * row, (to - from) * row);
+}
+
+int sl_state_each(struct sl_state *s, each_fn fn, void *ctx)
+{
     int rc = 0;
-    for (int l = 0; l < c->n_layers && !rc; l++) {
-        if (c->is_kda[l]) {
-            rc = fn(ctx, s->kda_S[l], channels * d * sizeof(float));
-            if (!rc) rc = fn(ctx, s->kda_conv[l], conv * sizeof(float));
-        } else {
-            rc = fn(ctx, s->mla_rows[l], s->position * row * sizeof(float));
-        }
-    }
+    for (int l = 0; l < s->cfg->n_layers && !rc; l++)
+        rc = s->cfg->is_kda[l] ? each_recurrent(s, l, fn, ctx)
+                               : each_row(s, l, 0, s->position, fn, ctx);
     return rc;
+}
+
+int sl_state_each_recurrent(struct sl_state *s, each_fn fn, void *ctx)
+{
+    int rc = 0;
+    for (int l = 0; l < s->cfg->n_layers && !rc; l++)
+        if (s->cfg->is_kda[l]) rc = each_recurrent(s, l, fn, ctx);
+    return rc;
+}
+
+int sl_state_each_row(struct sl_state *s, uint64_t from, uint64_t to, each_fn fn, void *ctx)
+{
+    int rc = 0;
+    for (int l = 0; l < s->cfg->n_layers && !rc; l++)
+        if (!s->cfg->is_kda[l]) rc = each_row(s, l, from, to, fn, ctx);
+    return rc;
+}
+
+uint64_t sl_state_recurrent_bytes(const struct sl_config *c)
+{
+    const uint64_t d = (uint64_t)c->kda_head_dim;
+    const uint64_t channels = (uint64_t)c->kda_heads * d;
+    return n_kda_layers(c) * channels * (d + 3 * ((uint64_t)c->conv_kernel - 1)) * sizeof(float);
+}
+
+uint64_t sl_state_row_bytes(const struct sl_config *c)
+{
+    return ((uint64_t)c->n_layers - n_kda_layers(c)) * row_bytes(c);
 }

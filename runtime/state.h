@@ -43,4 +43,14 @@ void sl_state_reset(struct sl_state *s);
  * stops and is returned. */
 int sl_state_each(struct sl_state *s, int (*fn)(void *ctx, void *data, uint64_t bytes), void *ctx);
 
+/* The same in two parts, for stores that share rows: what is of one size at any position (S and conv of
+ * each KDA layer), and the rows of positions [from, to), to <= ctx, of each MLA layer. Bytes of the
+ * first, and of one position of the second, over all layers. */
+int sl_state_each_recurrent(struct sl_state *s, int (*fn)(void *ctx, void *data, uint64_t bytes),
+                            void *ctx);
+int sl_state_each_row(struct sl_state *s, uint64_t from, uint64_t to,
+                      int (*fn)(void *ctx, void *data, uint64_t bytes), void *ctx);
+uint64_t sl_state_recurrent_bytes(const struct sl_config *c);
+uint64_t sl_state_row_bytes(const struct sl_config *c);
+
 #endif
