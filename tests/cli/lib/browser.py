@@ -149,7 +149,7 @@ OVERFLOW = """[document.documentElement.scrollWidth, innerWidth, document.docume
 # Controls that lie (partly) outside of the window, or are too small for a finger.
 OUTSIDE = """[...document.querySelectorAll('button, #prompt, summary')].filter(e => {
   const r = e.getBoundingClientRect();
-  return e.getClientRects().length && getComputedStyle(e).visibility === 'visible' &&
+  return !e.closest('#log') && e.getClientRects().length && getComputedStyle(e).visibility === 'visible' &&
     (r.left < 0 || r.right > innerWidth + .5 || r.bottom > innerHeight + .5 || r.height < 20);
 }).map(e => e.id || e.textContent)"""
 
