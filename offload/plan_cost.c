@@ -218,6 +218,9 @@ static void add_chunk(const struct sl_cost_in *in, const struct rates *r, double
     double trunk = (double)w->trunk_token_bytes;
     double streamed = trunk > 0 ? (double)in->trunk_streamed_bytes / trunk : 0;
     bool all_resident = in->n_slots >= w->expert_records;
+    double lent = in->sweep.slot_bytes ? (double)t->lent_bytes / (double)in->sweep.slot_bytes : 0;
+    double kept = w->expert_records ? ((double)in->n_slots - lent) / (double)w->expert_records : 0;
+    if (kept < 0) kept = 0;
     for (int i = 0; i < w->n_layers; i++) {
         const struct sl_layer_work *l = &w->layers[i];
         double back = l->is_kda ? 0 : n * (at + n / 2); /* pairs of query and position */
@@ -228,13 +231,14 @@ static void add_chunk(const struct sl_cost_in *in, const struct rates *r, double
         double rest = n * (compute_s(&l->before, r->prefill) + compute_s(&l->ffn, r->prefill) +
                            compute_s(&l->after, r->prefill));
         double stream_bytes = streamed * (double)trunk_bytes_of(l);
-        const double all = l->is_moe ? sl_distinct_experts(w->n_experts, w->top_k, n) : 0;
-        double distinct = all;
-        /* A slot for every record: read once, when first asked for. */
-        if (all_resident && at > 0)
-            distinct -= sl_distinct_experts(w->n_experts, w->top_k, at) * distinct /
-                        (w->n_experts > 0 ? w->n_experts : 1);
-        double sweep_bytes = all > 0 ? distinct / all * sl_work_sweep_bytes(w, i, n) : 0;
+        /* A slot for every record: read once, when first asked for. Otherwise what lies ahead of the
+         * sweep stays, so a chunk finds what the one before left. */
+        double there = 0;
+        if (at > 0)
+            there = all_resident ? sl_distinct_experts(w->n_experts, w->top_k, at) /
+                                       (w->n_experts > 0 ? w->n_experts : 1)
+                                 : kept;
+        double sweep_bytes = l->is_moe ? (1 - there) * sl_work_sweep_bytes(w, i, n) : 0;
         double experts = l->is_moe ? n * w->top_k * compute_s(&l->expert, r->prefill) : 0;
         double bus = (2 * sweep_bytes + stream_bytes + (double)trunk_bytes_of(l)) / r->bus;
         double arithmetic = attention + rest + experts;
@@ -253,9 +257,12 @@ void sl_cost_prompt(const struct sl_cost_in *in, uint64_t n_tokens, struct sl_pr
     struct rates r;
     make_rates(in, &r);
     memset(out, 0, sizeof *out);
-    uint64_t chunk = in->chunk ? in->chunk : 1;
-    for (uint64_t at = 0; at < n_tokens; at += chunk) {
-        uint64_t n = n_tokens - at < chunk ? n_tokens - at : chunk;
+    struct sl_sweep_choice c = {.chunk = in->chunk ? in->chunk : 1};
+    if (in->sweep.n_slots && n_tokens) sl_sweep_choose(&in->sweep, n_tokens, &c);
+    out->chunk = c.chunk;
+    out->lent_bytes = c.lent_bytes;
+    for (uint64_t at = 0; at < n_tokens; at += c.chunk) {
+        uint64_t n = n_tokens - at < c.chunk ? n_tokens - at : c.chunk;
         add_chunk(in, &r, (double)at, (double)n, out);
         out->chunks++;
     }

@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include "offload/board.h"
 #include "offload/plan_work.h"
+#include "offload/sweep_plan.h"
 
 struct sl_cost_in {
     const struct sl_pack_work *work;
@@ -24,8 +25,9 @@ struct sl_cost_in {
     uint64_t n_slots;
     uint64_t trunk_streamed_bytes; /* of the trunk weights that a token uses: not resident */
     bool expanded_keys;
-    uint64_t chunk;    /* tokens of a prefill step */
-    uint64_t position; /* at which a token is decoded */
+    uint64_t chunk;           /* tokens of a prefill step, where sweep says nothing */
+    struct sl_sweep_in sweep; /* how prompts are cut; n_slots 0: not known */
+    uint64_t position;        /* at which a token is decoded */
 };
 
 /* Share of a token's experts found in memory, look-ahead off.
@@ -47,7 +49,9 @@ struct sl_prompt_cost {
     double seconds; /* until the first new token can be picked */
     double drive_s, compute_s;
     uint64_t drive_bytes;
-    uint64_t chunks;
+    uint64_t chunks;     /* sweeps of the experts */
+    uint64_t chunk;      /* tokens of one */
+    uint64_t lent_bytes; /* of the slots, to its activations */
 };
 /* n_tokens from an empty state, cold slots. */
 void sl_cost_prompt(const struct sl_cost_in *in, uint64_t n_tokens, struct sl_prompt_cost *out);

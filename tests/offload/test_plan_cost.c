@@ -255,8 +255,29 @@ static void a_prompt_is_one_sweep_a_chunk(void **state)
     in.chunk = 3750;
     sl_cost_prompt(&in, 30000, &eight);
     assert_int_equal(eight.chunks, 8);
-    assert_true((double)eight.drive_bytes > 7.9 * (double)one.drive_bytes);
+    /* Seven of the eight find what has a slot: 3,000 of 82,432. */
+    double want = (1 + 7 * (1 - 3000.0 / (double)w->expert_records)) * (double)one.drive_bytes;
+    assert_true((double)eight.drive_bytes > 0.99 * want && (double)eight.drive_bytes < 1.01 * want);
     assert_true(eight.seconds > one.seconds);
+    in.sweep = (struct sl_sweep_in){.n_slots = 3000,
+                                    .slot_bytes = sl_store_slot_bytes(p),
+                                    .n_records = w->expert_records,
+                                    .n_moe = w->n_moe,
+                                    .n_experts = w->n_experts,
+                                    .top_k = w->top_k,
+                                    .panel = 512,
+                                    .most = 30000,
+                                    .token_bytes = 600000};
+    sl_cost_prompt(&in, 30000, &eight); /* the slots' memory holds all of it */
+    assert_int_equal(eight.chunks, 1);
+    assert_int_equal(eight.chunk, 30000);
+    assert_int_equal(eight.lent_bytes, 30000 * UINT64_C(600000));
+    assert_true(eight.drive_bytes == one.drive_bytes);
+    in.sweep.most = 512;
+    sl_cost_prompt(&in, 30000, &eight);
+    assert_int_equal(eight.chunks, 59);
+    in.sweep.n_slots = 0;
+    in.chunk = 3750;
     in.n_slots = w->expert_records; /* all stay: read once, whatever the chunk */
     sl_cost_prompt(&in, 30000, &eight);
     assert_true((double)eight.drive_bytes < 1.01 * (double)one.drive_bytes);
