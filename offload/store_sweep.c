@@ -24,7 +24,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/size.h"
 #include "offload/store_parts.h"
 
 static uint32_t key_of(const struct sl_store *s, int layer, int expert)
@@ -322,7 +321,7 @@ static void forget(struct sl_store *s, uint32_t slot)
 int sl_store_sweep_begin(struct sl_store *s, uint64_t lent_bytes, void **lent, struct sl_err *err)
 {
     struct sl_sweep *w = &s->sweep;
-    const uint64_t n_lent = sl_align_up(lent_bytes, s->slot_bytes) / s->slot_bytes;
+    const uint64_t n_lent = lent_bytes / s->slot_bytes + (lent_bytes % s->slot_bytes != 0);
     const uint64_t n_least = (uint64_t)s->p->cfg.top_k + 1;
     int rc = 0;
     *lent = NULL;

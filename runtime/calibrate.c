@@ -142,7 +142,7 @@ int sl_calibrator_open(struct sl_calibrator **out, sluice_session *s, struct sl_
     c->s = s;
     c->sums = sums;
     c->kernels = s->kernels;
-    c->chunk = (int)s->plan.info.chunk;
+    c->chunk = (int)s->plan.panel;
     c->n_threads = sl_pool_threads(s->pool);
     const int wide = shape->latent > shape->width ? shape->latent : shape->width;
     c->scratch_floats =

@@ -4,7 +4,7 @@
  * or refused there and not at token 3,000. Weights are shared: the first session loads them, the last
  * one drops them. A feed that fails half way leaves a state between two tokens; such a session only
  * takes a reset. */
-#include "runtime/engine.h"
+#include "runtime/engine_prefill.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -274,7 +274,7 @@ static int open_parts(struct sluice_session *s, const struct sl_engine_opts *o, 
     if (rc) return rc;
     uint64_t state_bytes = s->arena.used - mark;
     mark = s->arena.used;
-    struct sl_graph_opts go = {(int)plan->info.chunk, plan->info.ctx};
+    struct sl_graph_opts go = {(int)plan->panel, plan->info.ctx};
     rc = sl_graph_open(&s->graph, s->p->model, &s->kernels, s->pool, s->store, &s->arena, &go, err);
     if (rc) return rc;
     sl_graph_set_ranks(s->graph, s->plan.ranks.ranks);
@@ -393,28 +393,6 @@ static int check_feed(const struct sluice_session *s, const int32_t *ids, size_t
     return 0;
 }
 
-static int feed_pieces(struct sluice_session *s, const int32_t *ids, size_t n,
-                       sluice_logits_fn on_logits, void *ctx, struct sl_err *err)
-{
-    size_t vocab = (size_t)s->p->pack->cfg.vocab_size;
-    size_t piece = on_logits ? s->plan.logit_rows : s->plan.info.chunk;
-    for (size_t i = 0; i < n;) {
-        size_t m = n - i < piece ? n - i : piece;
-        int rows = on_logits ? (int)m : i + m == n;
-        uint64_t at = s->state->position;
-        int rc =
-            sl_graph_feed(s->graph, s->state, ids + i, (int)m, rows ? s->rows : NULL, rows, err);
-        if (rc) return rc;
-        for (int r = 0; on_logits && r < rows; r++) {
-            rc = on_logits(ctx, at + (uint64_t)r, s->rows + (size_t)r * vocab);
-            if (rc) return rc;
-        }
-        if (rows) s->last = s->rows + (size_t)(rows - 1) * vocab;
-        i += m;
-    }
-    return 0;
-}
-
 static double drive_busy(const sluice_session *s)
 {
     struct sl_store_stats st;
@@ -457,7 +435,7 @@ int sluice_feed_logits(sluice_session *s, const int32_t *ids, size_t n, sluice_l
     double start = now_seconds();
     if (n) memcpy(s->ids + s->state->position, ids, n * sizeof *ids);
     sl_graph_look_ahead(s->graph, decode ? s->ahead : NULL);
-    rc = feed_pieces(s, ids, n, on_logits, ctx, &err);
+    rc = sl_engine_feed(s, ids, n, on_logits, ctx, &err);
     double seconds = now_seconds() - start;
     if (rc) {
         s->spoiled = true;
@@ -544,6 +522,9 @@ void sluice_get_stats(const sluice_session *s, sluice_stats *out)
         .decode_drive_busy_seconds = s->decode_busy,
         .trunk_bytes_read = s->p->pack->trunk_bytes,
         .expert_bytes_used = st.bytes_used,
+        .expert_refill_bytes = st.refill_bytes,
+        .lent_peak_bytes = st.lent_peak_bytes,
+        .prefill_chunks = s->chunks,
         .ahead_queued = st.prefetch_issued,
         .ahead_used = st.prefetch_used,
         .ahead_wasted = st.prefetch_wasted,

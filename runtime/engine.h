@@ -13,6 +13,7 @@
 #include "base/pool.h"
 #include "offload/budget.h"
 #include "offload/store.h"
+#include "offload/sweep_plan.h"
 #include "runtime/engine_error.h"
 #include "runtime/graph.h"
 #include "runtime/lookahead.h"
@@ -25,6 +26,7 @@
 struct sl_engine_opts {
     int threads;
     uint64_t ram_bytes, ctx, chunk, logit_rows;
+    uint64_t panel; /* 0: the planner's; tests make small ones, so that small models have long chunks */
     enum sl_io io;
     const char *evict; /* a name of evict.h */
     double bits;       /* mean bits a weight read of p36 experts, 0: as the pack's plan says */
@@ -39,8 +41,11 @@ struct sl_engine_opts {
 struct sl_engine_plan {
     sluice_plan_info info;
     int threads;
-    bool expanded;       /* keep expanded keys and values */
-    uint64_t logit_rows; /* rows of the logits buffer */
+    uint64_t panel;           /* tokens that the session's own activations hold */
+    bool expanded;            /* keep expanded keys and values */
+    bool wide;                /* a lent chunk is one panel */
+    struct sl_sweep_in sweep; /* how prompts are cut: engine_prefill.h */
+    uint64_t logit_rows;      /* rows of the logits buffer */
     /* Trunk weights held in memory, and the ring through which the others stream; a ring of 0: all are
      * held. Streamed is what one token, or one prefill chunk, reads of the trunk. */
     uint64_t trunk_resident_bytes, trunk_ring_bytes, trunk_streamed_bytes;
@@ -105,8 +110,8 @@ struct sluice_session {
     bool spoiled;      /* a feed failed half way */
     const char *evict; /* the policy's name */
     int32_t *routes;   /* [ctx][n_layers][top_k], of a session that others follow; else NULL */
-    struct sl_trace_writer *trace; /* NULL: no trace is being written */
-    uint64_t prefill_tokens, decode_tokens;
+    struct sl_trace_writer *trace;                  /* NULL: no trace is being written */
+    uint64_t prefill_tokens, decode_tokens, chunks; /* of more than one token */
     double prefill_seconds, decode_seconds;
     sluice_stages prefill_stages, decode_stages;
     double prefill_busy, decode_busy; /* drive seconds, mean over drives */

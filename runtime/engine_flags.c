@@ -177,6 +177,7 @@ void sl_engine_stats_json(cJSON *obj, const sluice_session *s)
     sl_report_u64(obj, "measured_peak_bytes", st.measured_peak_bytes);
     sl_report_u64(obj, "limit_bytes", plan.limit_bytes);
     sl_report_u64(obj, "expert_bytes_read", st.expert_bytes_read);
+    sl_report_u64(obj, "expert_refill_bytes", st.expert_refill_bytes);
     sl_report_u64(obj, "expert_hits", st.expert_hits);
     sl_report_u64(obj, "expert_misses", st.expert_misses);
     sl_report_u64(obj, "expert_slots", plan.n_slots);
@@ -184,7 +185,9 @@ void sl_engine_stats_json(cJSON *obj, const sluice_session *s)
     sl_report_u64(obj, "ctx_tokens", plan.ctx);
     sl_report_u64(obj, "chunk_tokens", plan.chunk);
     sl_report_bool(obj, "expanded_keys", plan.expanded_keys);
+    sl_report_u64(obj, "lent_peak_bytes", st.lent_peak_bytes);
     sl_report_u64(obj, "prefill_tokens", st.prefill_tokens);
+    sl_report_u64(obj, "prefill_chunks", st.prefill_chunks);
     sl_report_u64(obj, "decode_tokens", st.decode_tokens);
     sl_report_f64(obj, "prefill_seconds", st.prefill_seconds);
     sl_report_f64(obj, "decode_seconds", st.decode_seconds);
@@ -222,10 +225,10 @@ void sl_engine_stats_json(cJSON *obj, const sluice_session *s)
     cJSON *tiers = cJSON_AddObjectToObject(obj, "tier_bytes");
     sl_report_u64(tiers, "drive_trunk", st.trunk_bytes_read);
     sl_report_u64(tiers, "drive_experts", st.expert_bytes_read);
+    /* What a refill read has not been used by then; what look-ahead read in vain never is. */
+    const uint64_t asked = st.expert_bytes_used + st.expert_refill_bytes;
     sl_report_u64(tiers, "ram_experts",
-                  st.expert_bytes_used > st.expert_bytes_read
-                      ? st.expert_bytes_used - st.expert_bytes_read
-                      : 0);
+                  asked > st.expert_bytes_read ? asked - st.expert_bytes_read : 0);
     sl_report_f64(obj, "expert_bits", plan.expert_bits);
     if (plan.expert_kl >= 0) sl_report_f64(obj, "expert_kl", plan.expert_kl);
     cJSON *groups = cJSON_AddArrayToObject(obj, "groups");

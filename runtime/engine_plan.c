@@ -7,9 +7,10 @@
  * Sizes come from the code that will take them (sl_trunk_bytes, sl_state_price, sl_graph_bytes), never
  * from a second formula. What this process holds already (its code, the pack's tables, whatever a host
  * program brought along) is measured, not guessed. When the floor does not fit, expanded keys go first
- * (they only save time), then the chunk shrinks; what the user fixed stays. */
+ * (they only save time), then the panel shrinks, and with it the shortest chunk; what the user fixed
+ * stays. Longer chunks take nothing more: the slots' memory is lent to them (engine_prefill.h). */
 #include "offload/evict.h"
-#include "runtime/engine.h"
+#include "runtime/engine_prefill.h"
 
 #include <string.h>
 #include "base/size.h"
@@ -17,9 +18,8 @@
 
 enum {
     CTX_DEFAULT = 4096,
-    CHUNK_DEFAULT = 512,
-    CHUNK_MIN = 16,
-    CHUNK_MAX = 32768,
+    PANEL = 512, /* tokens; longer ones gain nothing */
+    PANEL_MIN = 16,
     LOGIT_ROWS_DEFAULT = 16,
     THREAD_BYTES = 128 << 10,        /* touched stack and heap of one thread */
     RING_BYTES = 4 * SL_PIECE_BYTES, /* of a streamed trunk */
@@ -150,7 +150,8 @@ static void price(struct sluice_pack *p, const struct sl_engine_opts *o, uint64_
     out->logit_rows = rows;
     out->expanded = expanded;
     out->info.expanded_keys = expanded;
-    out->info.chunk = chunk;
+    out->panel = chunk;
+    out->info.panel = chunk;
     out->info.n_groups = SL_N_ENGINE_GROUPS;
     for (int g = 0; g < SL_N_ENGINE_GROUPS; g++)
         out->info.groups[g] = (sluice_group){group_names[g], bytes[g], 0};
@@ -247,32 +248,14 @@ static int try_fit(struct sluice_pack *p, const struct sl_engine_opts *o,
     return fit(p->pack, &m->limit, out, err);
 }
 
-/* Where experts are read from the drive, each chunk of a prompt is one sweep of them: a longer chunk is
- * worth an eighth of the slots. */
-static void grow_chunk(struct sluice_pack *p, const struct sl_engine_opts *o,
-                       const struct sl_engine_machine *m, struct sl_engine_plan *out)
-{
-    const uint64_t slot = sl_store_slot_bytes(p->pack);
-    const uint64_t most = slot ? sl_store_resident_bytes(p->pack) / slot : 0;
-    const uint64_t least = out->info.n_slots - out->info.n_slots / 8;
-    while (out->info.n_slots < most && out->info.chunk < o->ctx &&
-           out->info.chunk <= CHUNK_MAX / 2) {
-        struct sl_engine_plan next = *out;
-        uint64_t chunk = out->info.chunk * 2 < o->ctx ? out->info.chunk * 2 : o->ctx;
-        int rc = try_fit(p, o, m, chunk, out->expanded, out->trunk_ring_bytes != 0, &next, NULL);
-        if (rc || next.info.n_slots < least ||
-            next.trunk_streamed_bytes > out->trunk_streamed_bytes)
-            return;
-        *out = next;
-    }
-}
-
 int sl_engine_plan_on(struct sluice_pack *p, const struct sl_engine_opts *o,
                       const struct sl_engine_machine *m, struct sl_engine_plan *out,
                       struct sl_err *err)
 {
     const struct sl_memory_limit *l = &m->limit;
-    const uint64_t asked = o->chunk ? o->chunk : o->ctx < CHUNK_DEFAULT ? o->ctx : CHUNK_DEFAULT;
+    const uint64_t most = o->chunk ? o->chunk : o->ctx;
+    const uint64_t panel = o->panel ? o->panel : PANEL;
+    const uint64_t asked = most < panel ? most : panel;
     memset(out, 0, sizeof *out);
     int rc = sl_rank_choose(p->pack, p->pack->ranks, o->bits, &out->ranks, err);
     if (rc) return rc;
@@ -284,12 +267,12 @@ int sl_engine_plan_on(struct sluice_pack *p, const struct sl_engine_opts *o,
         uint64_t chunk = asked;
         rc = try_fit(p, o, m, chunk, true, stream, out, err);
         if (rc == SL_E_BUDGET) rc = try_fit(p, o, m, chunk, false, stream, out, err);
-        while (rc == SL_E_BUDGET && !o->chunk && chunk > CHUNK_MIN) {
-            chunk = chunk / 2 > CHUNK_MIN ? chunk / 2 : CHUNK_MIN;
+        while (rc == SL_E_BUDGET && (!o->chunk || o->chunk > panel) && chunk > PANEL_MIN) {
+            chunk = chunk / 2 > PANEL_MIN ? chunk / 2 : PANEL_MIN;
             rc = try_fit(p, o, m, chunk, false, stream, out, err);
         }
     }
-    if (!rc && !o->chunk) grow_chunk(p, o, m, out);
+    sl_engine_plan_sweeps(p->pack, most, out);
     out->info.limit_bytes =
         l->limit_bytes > l->reserve_bytes ? l->limit_bytes - l->reserve_bytes : 0;
     if (!rc && err) memset(err, 0, sizeof *err); /* refusals on the way are no error */
@@ -315,8 +298,8 @@ void sluice_session_plan(const sluice_session *s, sluice_plan_info *info)
     struct sl_store_stats st;
     sl_store_get_stats(s->store, &st);
     g[SL_EG_TRUNK].measured_bytes = s->p->trunk_bytes;
-    /* A slot takes memory when its first record arrives. */
-    g[SL_EG_SLOTS].measured_bytes = (st.reads < st.n_slots ? st.reads : st.n_slots) * st.slot_bytes;
+    /* A slot takes memory when its first record arrives, or it is lent. */
+    g[SL_EG_SLOTS].measured_bytes = st.slots_touched * st.slot_bytes;
     g[SL_EG_TOKENIZER].measured_bytes = s->p->tokenizer_bytes;
     sluice_prefix_stats prefix;
     sluice_get_prefix_stats(s, &prefix);

@@ -93,6 +93,8 @@ void sl_graph_get_stages(const struct sl_graph *g, struct sl_stage_seconds *out)
 uint64_t sl_graph_lent_bytes(const struct sl_config *cfg, int n_tokens, bool wide);
 int sl_graph_lend(struct sl_graph *g, void *mem, uint64_t bytes, int n_tokens, bool wide,
                   struct sl_err *err);
+/* Whether the observer asks for what only chunks of one panel show in order: hidden, ahead. */
+bool sl_graph_wants_panels(const struct sl_graph *g);
 /* Tokens that a feed may have now. */
 int sl_graph_chunk(const struct sl_graph *g);
 /* Routes of the last chunk, [n_layers][its tokens][top_k], rows of layers without experts undefined;

@@ -213,6 +213,11 @@ int sl_graph_lend(struct sl_graph *g, void *mem, uint64_t bytes, int n_tokens, b
     return 0;
 }
 
+bool sl_graph_wants_panels(const struct sl_graph *g)
+{
+    return g->observer.hidden || g->observer.ahead;
+}
+
 int sl_graph_chunk(const struct sl_graph *g)
 {
     return g->use.n;

@@ -87,7 +87,7 @@ int sl_ahead_fit_open(struct sl_ahead_fit **out, sluice_session *s, uint64_t max
 {
     const struct sl_config *c = &s->p->pack->cfg;
     const uint64_t sums = sl_ahead_fit_bytes(c);
-    const size_t chunk = (size_t)s->plan.info.chunk, E = (size_t)c->n_experts;
+    const size_t chunk = (size_t)s->plan.panel, E = (size_t)c->n_experts;
     *out = NULL;
     if (sums > max_bytes)
         return sl_fail(err, SL_E_BUDGET, NULL, "look-ahead maps",

@@ -18,6 +18,7 @@ void sl_plan_report_fill(struct sl_plan_report *r, double hits, uint64_t prompt)
                                 .trunk_streamed_bytes = r->plan->trunk_streamed_bytes,
                                 .expanded_keys = r->plan->expanded,
                                 .chunk = info->chunk,
+                                .sweep = r->plan->sweep,
                                 .position = info->ctx / 2};
     if (hits >= 0)
         r->hits_low = r->hits_high = hits;
@@ -87,6 +88,7 @@ static void put_memory(cJSON *o, const struct sl_plan_report *r)
     sl_report_u64(o, "expert_records", r->work->expert_records);
     sl_report_u64(o, "ctx_tokens", info->ctx);
     sl_report_u64(o, "chunk_tokens", info->chunk);
+    sl_report_u64(o, "panel_tokens", info->panel);
     sl_report_bool(o, "expanded_keys", info->expanded_keys);
     sl_report_u64(o, "trunk_streamed_bytes", r->plan->trunk_streamed_bytes);
     cJSON *groups = cJSON_AddArrayToObject(o, "groups");
@@ -111,6 +113,25 @@ static void put_stages(cJSON *o, const struct sl_token_cost *t)
     sl_report_f64(c, "memory_bus", t->bus_s);
     sl_report_f64(c, "arithmetic", t->compute_s);
     sl_report_str(o, "bound", sl_cost_bound(t));
+}
+
+/* By prompt length what ttft_s says in seconds alone. */
+static void put_prompts(cJSON *o, const struct sl_plan_report *r)
+{
+    cJSON *list = cJSON_AddArrayToObject(o, "prompts");
+    for (int i = 0; list && i < r->n_prompts; i++) {
+        const struct sl_prompt_cost *c = &r->prompts[i].cost;
+        cJSON *p = cJSON_CreateObject();
+        sl_report_u64(p, "tokens", r->prompts[i].tokens);
+        sl_report_f64(p, "seconds", c->seconds);
+        sl_report_f64(p, "drive_seconds", c->drive_s);
+        sl_report_f64(p, "arithmetic_seconds", c->compute_s);
+        sl_report_u64(p, "drive_bytes", c->drive_bytes);
+        sl_report_u64(p, "chunks", c->chunks);
+        sl_report_u64(p, "chunk_tokens", c->chunk);
+        sl_report_u64(p, "lent_bytes", c->lent_bytes);
+        cJSON_AddItemToArray(list, p);
+    }
 }
 
 int sl_plan_report_json(const struct sl_plan_report *r, struct sl_err *err)
@@ -150,6 +171,7 @@ int sl_plan_report_json(const struct sl_plan_report *r, struct sl_err *err)
         snprintf(key, sizeof key, "%llu", (unsigned long long)r->prompts[i].tokens);
         sl_report_f64(ttft, key, r->prompts[i].cost.seconds);
     }
+    put_prompts(o, r);
     m = million_of(r->board, r->low.seconds, (double)r->low.drive_bytes);
     put_million(o, "decode_per_million", &m);
     if (prefill_million(r, &m, &tokens)) put_million(o, "prefill_per_million", &m);
@@ -179,7 +201,7 @@ static void print_memory(const struct sl_plan_report *r)
                    sl_format_bytes(a, sizeof a, info->groups[i].planned_bytes));
     printf("%-20s %12s of %s\n", "peak", sl_format_bytes(a, sizeof a, info->planned_peak_bytes),
            sl_format_bytes(b, sizeof b, info->limit_bytes));
-    printf("%llu slots of %s: %.1f %% of %llu expert records; context %llu, chunk %llu%s\n",
+    printf("%llu slots of %s: %.1f %% of %llu expert records; context %llu, chunks up to %llu%s\n",
            (unsigned long long)info->n_slots, sl_format_bytes(a, sizeof a, info->slot_bytes),
            r->work->expert_records ? 100 * (double)info->n_slots / (double)r->work->expert_records
                                    : 0.0,
@@ -231,13 +253,17 @@ int sl_plan_report_text(const struct sl_plan_report *r, struct sl_err *err)
     print_memory(r);
     printf("\n");
     print_token(r);
-    for (int i = 0; i < r->n_prompts; i++)
-        printf("first token after %llu new ones: %s, %s read in %llu sweep%s\n",
-               (unsigned long long)r->prompts[i].tokens,
-               sl_format_seconds(words, 32, r->prompts[i].cost.seconds),
-               sl_format_bytes(a, sizeof a, r->prompts[i].cost.drive_bytes),
-               (unsigned long long)r->prompts[i].cost.chunks,
-               r->prompts[i].cost.chunks == 1 ? "" : "s");
+    for (int i = 0; i < r->n_prompts; i++) {
+        const struct sl_prompt_cost *c = &r->prompts[i].cost;
+        printf("first token after %llu new ones: %s, %s read in %llu sweep%s",
+               (unsigned long long)r->prompts[i].tokens, sl_format_seconds(words, 32, c->seconds),
+               sl_format_bytes(a, sizeof a, c->drive_bytes), (unsigned long long)c->chunks,
+               c->chunks == 1 ? "" : "s");
+        if (c->lent_bytes)
+            printf("; %s of the slots are lent to %llu tokens at a time",
+                   sl_format_bytes(a, sizeof a, c->lent_bytes), (unsigned long long)c->chunk);
+        printf("\n");
+    }
     m = million_of(b, r->low.seconds, (double)r->low.drive_bytes);
     print_million("a million tokens of decode:", &m);
     if (prefill_million(r, &m, &tokens)) {

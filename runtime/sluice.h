@@ -40,7 +40,7 @@ typedef struct {
     int threads; /* 0: one per core this process may use */
     uint64_t ram_bytes; /* ceiling on host memory; 0: what the machine allows */
     uint64_t ctx;       /* positions of context; 0: 4096 or the model's maximum */
-    uint64_t chunk;     /* prefill chunk in tokens; 0: as memory allows, at most 512 */
+    uint64_t chunk;     /* longest prefill chunk in tokens; 0: as memory allows */
     /* Rows of logits that one step of sluice_feed_logits computes, at most the chunk; 0: 16. */
     uint64_t logit_rows;
     /* How experts are read: "auto" (io_uring where it is to be had), "uring", "pread", "mmap". */
@@ -80,7 +80,8 @@ typedef struct {
     uint64_t limit_bytes;
     uint64_t planned_peak_bytes;
     uint64_t n_slots, slot_bytes;
-    uint64_t chunk, ctx;
+    uint64_t chunk, ctx; /* chunk: the longest; what a prompt gets depends on its length too */
+    uint64_t panel;      /* tokens of a chunk for which no memory of the slots is lent */
     int expanded_keys; /* 0: left out for lack of memory; results do not change, long contexts get slower */
     double expert_bits; /* mean bits a weight that a token reads of its experts */
     double expert_kl; /* measured for that plan against the pack's reference; negative: not known */
@@ -113,6 +114,9 @@ typedef struct {
     int n_drives;
     sluice_drive drives[SLUICE_MAX_DRIVES];
     uint64_t trunk_bytes_read;  /* from the drive: once at open, and what streamed since */
+    uint64_t expert_refill_bytes; /* of expert_bytes_read: read again after a prompt, behind all else */
+    uint64_t lent_peak_bytes;     /* most memory of the slots that a prompt's activations have had */
+    uint64_t prefill_chunks;      /* of more than one token: sweeps of the experts */
     uint64_t expert_bytes_used; /* of records or base planes, read or found in memory */
     /* Look-ahead: experts named, and those of them that the router then chose. Reads queued ahead; of
      * these requested later (there, or on their way), evicted unused, and given up before they began. */

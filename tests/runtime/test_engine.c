@@ -228,7 +228,7 @@ static uint64_t sum_of_groups(const sluice_plan_info *i)
     return sum;
 }
 
-/* With less and less memory the expanded keys go first, then the chunk shrinks, then it is refused,
+/* With less and less memory the expanded keys go first, then the panel shrinks, then it is refused,
  * and the number that the refusal names works. Everything planned is what a session takes. */
 static void test_plan(void **state)
 {
@@ -239,14 +239,16 @@ static void test_plan(void **state)
     no_error(sluice_plan(p, NULL, &full, &e), &e);
     assert_int_equal(full.ctx, 4096);
     assert_int_equal(full.chunk, 512);
+    assert_int_equal(full.panel, 512);
     assert_true(full.expanded_keys);
     assert_int_equal(full.n_slots, 256); /* every expert of four layers */
     assert_true(full.planned_peak_bytes >= sum_of_groups(&full));
 
-    uint64_t chunk = full.chunk;
+    uint64_t panel = full.panel;
     uint64_t slots = full.n_slots;
     bool expanded = true;
     bool shrank = false;
+    bool lends = false;
     int rc = 0;
     sluice_plan_info info;
     for (uint64_t ram = full.planned_peak_bytes + (16 << 20); ram > (1 << 20); ram -= 256 << 10) {
@@ -255,19 +257,22 @@ static void test_plan(void **state)
         if (rc) break;
         assert_true(sum_of_groups(&info) <= ram);
         assert_true(info.limit_bytes <= ram);
-        assert_true(info.chunk <= chunk);
-        if (info.chunk < chunk) {
+        assert_true(info.panel <= panel);
+        assert_true(info.chunk >= info.panel && info.chunk <= info.ctx);
+        if (info.n_slots < full.n_slots && info.n_slots > 64) lends |= info.chunk > info.panel;
+        if (info.panel < panel) {
             shrank = true;
             assert_false(info.expanded_keys);
         }
-        if (info.chunk == chunk && info.expanded_keys == expanded)
+        if (info.panel == panel && info.expanded_keys == expanded)
             assert_true(info.n_slots <= slots);
         if (!expanded) assert_false(info.expanded_keys);
         expanded = info.expanded_keys;
-        chunk = info.chunk;
+        panel = info.panel;
         slots = info.n_slots;
     }
     assert_true(shrank);
+    assert_true(lends);
     assert_int_equal(rc, SL_E_BUDGET);
     assert_int_equal(e.exit_status, 5);
     const char *terms[] = {"trunk",       "KDA state",    "MLA cache",

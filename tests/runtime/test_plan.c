@@ -196,6 +196,39 @@ static void the_users_chunk_stays(void **state)
     assert_int_equal(p.info.chunk, 48);
 }
 
+/* A loan of the slots' memory makes one sweep of 30,000 tokens, and takes nothing beside the plan. */
+static void a_long_prompt_is_one_sweep(void **state)
+{
+    (void)state;
+    struct sl_engine_opts o = options(200 * GB, false);
+    struct sl_engine_machine m = {.process_bytes = 16000000};
+    struct sl_err err = {0};
+    o.ctx = 32768;
+    sl_budget_limit_of(1000 * GB, SL_NO_LIMIT, 200 * GB, &m.limit);
+    struct sl_engine_plan p;
+    if (sl_engine_plan_on(&k3, &o, &m, &p, &err)) fail_msg("%s", err.text);
+    struct sl_sweep_choice c;
+    sl_sweep_choose(&p.sweep, 30000, &c);
+    assert_int_equal(c.n_chunks, 1);
+    assert_int_equal(p.info.panel, 512);
+    assert_int_equal(p.info.chunk, 32768);
+    const uint64_t need = sl_graph_lent_bytes(&k3.pack->cfg, 30000, false);
+    assert_true(need <= c.lent_bytes);
+    assert_true(c.lent_bytes - need < 1 << 20);
+    assert_true(c.lent_bytes + 17 * p.info.slot_bytes <= p.slot_budget);
+    /* A token takes nine vectors of the stream, sixteen outputs, one latent row, and its routes. */
+    const uint64_t floats = 9 * 7168 + 9 + 16 * 3584 + 3584 + 16;
+    const uint64_t token = floats * 4 + UINT64_C(3) * 16 * 4 + UINT64_C(93) * 16 * 2;
+    assert_true(need >= 30000 * token && need < 30000 * token + 4096);
+    o.ctx = 4096;
+    struct sl_engine_plan shorter;
+    if (sl_engine_plan_on(&k3, &o, &m, &shorter, &err)) fail_msg("%s", err.text);
+    assert_int_equal(shorter.info.chunk, 4096);
+    /* Activations grow with the context by attention's scratch alone. */
+    assert_true(p.info.groups[SL_EG_ACTIVATIONS].planned_bytes <
+                2 * shorter.info.groups[SL_EG_ACTIVATIONS].planned_bytes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -204,6 +237,7 @@ int main(void)
         cmocka_unit_test(a_trunk_that_does_not_fit_is_split),
         cmocka_unit_test(limits_of_control_groups),
         cmocka_unit_test(the_users_chunk_stays),
+        cmocka_unit_test(a_long_prompt_is_one_sweep),
     };
     return cmocka_run_group_tests(tests, open_k3, close_k3);
 }
