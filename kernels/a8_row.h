@@ -12,6 +12,11 @@
 /* Twice the e2m1 values. */
 static const int8_t sl_a8_e2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
+/* How a format's blocks are decoded and scaled; a constant where it is used. */
+enum sl_a8_kind { K_T8, K_T6, K_T4, K_MX, K_M4, K_W2, K_W2_PLAIN, K_W1 };
+
+#define SL_A8_QUADS 8 /* of a block: partial sums that never meet before the end of a row */
+
 struct sl_a8_row {
     enum sl_fmt fmt;
     const uint8_t *codes, *high, *scales;
@@ -74,10 +79,12 @@ static inline float sl_a8_scale(const struct sl_a8_row *r, int b)
     }
 }
 
+/* lane [2][SL_A8_QUADS] */
 static inline float sl_a8_tree(const float *lane)
 {
-    float a = lane[0] + lane[4], b = lane[1] + lane[5], c = lane[2] + lane[6],
-          d = lane[3] + lane[7];
+    float v[SL_A8_QUADS];
+    for (int j = 0; j < SL_A8_QUADS; j++) v[j] = lane[j] + lane[SL_A8_QUADS + j];
+    const float a = v[0] + v[4], b = v[1] + v[5], c = v[2] + v[6], d = v[3] + v[7];
     return (a + c) + (b + d);
 }
 

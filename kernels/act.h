@@ -1,10 +1,11 @@
 /* Activations as int8: a8, and a8x2 with a second plane for the rest.
  *
  *   a8     x = scale * q                    scale = max |x| of 32 columns / 127
- *   a8x2   x = scale * (254 * q0 + q1)      the same scale / 254: 15 bits
+ *   a8x2   x = scale * (256 * q0 + q1)      the same scale / 256: 15 bits
  *
  * q is -127 .. 127 and stored in the order in which a format unpacks its codes, so that one packing of a
- * token serves all rows and all experts:
+ * token serves all rows and all experts; |q| lies beside it for machines that multiply unsigned by
+ * signed bytes:
  *
  *   NATURAL   column c of a block at c                                          t8 t6 t4
  *   PAIRS     even columns, then odd ones                                       mxfp4 m4
@@ -25,11 +26,11 @@ struct sl_act {
     enum sl_act_order order;
     int cols, n_tok;
     int planes;         /* 1: a8, 2: a8x2 */
-    const int8_t *q;    /* [n_tok][planes][nb*32], 0 past cols */
+    const int8_t *q;    /* [n_tok][planes][2][nb*32]: values, then magnitudes; 0 past cols */
     const float *scale; /* [n_tok][nb] */
 };
 
-/* One token: x f32 [cols] to q [planes][nb*32] and scale [nb]. A block whose largest magnitude is below
+/* One token: x f32 [cols] to q [planes][2][nb*32] and scale [nb]. A block whose largest magnitude is below
  * 2^-100 counts as zeros; one with a NaN or an infinity gets a NaN scale, so that the product is NaN.
  * Plain C everywhere: the same bytes on every machine. */
 void sl_act_pack(enum sl_act_order order, int planes, const float *x, int cols, int8_t *q,
@@ -37,14 +38,14 @@ void sl_act_pack(enum sl_act_order order, int planes, const float *x, int cols, 
 
 /* y[t*ldy + r] = product of row r with token t, for row0 <= r < row1.
  *
- *   block   d = sum over 32 columns of code * q, exact int32 (a8x2: 254 * d0 + d1); code is the integer
- *           of the format: t8 code, t6 code - 32, t4 T[code], mxfp4 and m4 twice the e2m1 value, else
- *           T[index]
- *   term    (float)d * (ws * scale)      ws: f16 scale, 2^(s-128), else S
- *   y       8 lanes; lane j sums the terms of blocks j, j + 8, ...; lanes j += j+4, j+2, j+1; trellis
- *           formats: times the row scale
+ *   quad    the codes at places 4j .. 4j + 3 of a block, j < 8
+ *   d       sum over a quad of code * q, exact int32 (a8x2: 256 * d0 + d1); code is the integer of the
+ *           format: t8 code, t6 code - 32, t4 T[code], mxfp4 and m4 twice the e2m1 value, else T[index]
+ *   f       ws * scale; ws: f16 scale, 2^(s-128), else S
+ *   y       sixteen lanes [2][8]; for blocks b upward lane [b & 1][j] = fma((float)d, f, lane); then
+ *           [0][j] += [1][j]; lanes j += j+4, j+2, j+1; trellis formats: times the row scale
  *
- * Every float operation is rounded on its own. W's order must be x's. Equality: bits equal to _c on
+ * Every float operation but the fma is rounded on its own. W's order must be x's. Equality: bits equal to _c on
  * every ISA, and for a token alone to the same token in a batch. Never fails, never allocates; disjoint
  * ranges may run in parallel. */
 typedef void (*sl_mul_a8_fn)(const struct sl_mat *w, int row0, int row1, const struct sl_act *x,

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include "kernels/a8_row.h"
 #include "kernels/kernels.h"
@@ -52,11 +53,12 @@ void sl_act_pack(enum sl_act_order order, int planes, const float *x, int cols, 
     const int nb = (cols + B - 1) / B;
     int column[B];
     for (int i = 0; i < B; i++) column[i] = column_at(order, i);
-    memset(q, 0, (size_t)planes * (size_t)nb * B);
+    const size_t plane = (size_t)nb * B;
+    memset(q, 0, 2 * (size_t)planes * plane);
     for (int b = 0; b < nb; b++) {
         const float *from = x + (size_t)b * B;
         const int n = cols - b * B < B ? cols - b * B : B;
-        int8_t *to = q + (size_t)b * B, *rest = to + (size_t)nb * B;
+        int8_t *to = q + (size_t)b * B, *rest = to + 2 * plane;
         float top = 0.0f;
         bool finite = true;
         for (int i = 0; i < n; i++) {
@@ -66,15 +68,17 @@ void sl_act_pack(enum sl_act_order order, int planes, const float *x, int cols, 
         scale[b] = finite ? 0.0f : NAN;
         if (!finite || top < 0x1p-100f) continue;
         const float s = top / 127.0f, inv = 127.0f / top;
-        scale[b] = planes == 2 ? s / 254.0f : s;
+        scale[b] = planes == 2 ? s / 256.0f : s;
         for (int i = 0; i < B; i++) {
             if (column[i] >= n) continue;
             const float v = from[column[i]], whole = rintf(v * inv);
             to[i] = (int8_t)(int)whole; /* at most 127: inv is rounded once */
+            to[plane + (size_t)i] = (int8_t)abs(to[i]);
             if (planes == 1) continue;
-            float r = rintf((v - whole * s) * (254.0f * inv));
+            float r = rintf((v - whole * s) * (256.0f * inv));
             r = r > 127.0f ? 127.0f : r < -127.0f ? -127.0f : r;
             rest[i] = (int8_t)(int)r;
+            rest[plane + (size_t)i] = (int8_t)abs(rest[i]);
         }
     }
 }
@@ -115,22 +119,24 @@ void sl_mul_a8_c(const struct sl_mat *w, int row0, int row1, const struct sl_act
     for (int r = row0; r < row1; r++) {
         const struct sl_a8_row row = sl_a8_row_at(w, r);
         for (int t = 0; t < x->n_tok; t++) {
-            const int8_t *q = x->q + (size_t)t * (size_t)x->planes * plane;
+            const int8_t *q = x->q + (size_t)t * (size_t)x->planes * 2 * plane;
             const float *scale = x->scale + (size_t)t * (size_t)nb;
-            float lane[8] = {0};
+            float lane[2][SL_A8_QUADS] = {0};
             for (int b = 0; b < nb; b++) {
-                int32_t d = 0, rest = 0;
-                for (int i = 0; i < B; i++) {
-                    const size_t at = (size_t)b * B + (size_t)i;
-                    const int code = code_of(&row, b, column_at(x->order, i));
-                    d += code * q[at];
-                    if (x->planes == 2) rest += code * q[plane + at];
-                }
-                if (x->planes == 2) d = 254 * d + rest;
                 const float f = sl_a8_scale(&row, b) * scale[b];
-                lane[b & 7] += (float)d * f;
+                for (int j = 0; j < SL_A8_QUADS; j++) {
+                    int32_t d = 0, rest = 0;
+                    for (int i = 4 * j; i < 4 * j + 4; i++) {
+                        const size_t at = (size_t)b * B + (size_t)i;
+                        const int code = code_of(&row, b, column_at(x->order, i));
+                        d += code * q[at];
+                        if (x->planes == 2) rest += code * q[2 * plane + at];
+                    }
+                    if (x->planes == 2) d = 256 * d + rest;
+                    lane[b & 1][j] = fmaf((float)d, f, lane[b & 1][j]);
+                }
             }
-            y[(size_t)t * ldy + (size_t)r] = row.row * sl_a8_tree(lane);
+            y[(size_t)t * ldy + (size_t)r] = row.row * sl_a8_tree(lane[0]);
         }
     }
 }

@@ -114,7 +114,7 @@ static void run_act(FILE *out, const struct sl_mat *w, const struct sl_kernels *
         for (act.n_tok = 1; act.n_tok <= ACT_TOKENS; act.n_tok += ACT_TOKENS - 1) {
             for (size_t t = 0; t < (size_t)act.n_tok; t++)
                 sl_act_pack(act.order, act.planes, x + t * cols, w->cols,
-                            q + t * (size_t)act.planes * cols, scale + t * cols / 32);
+                            q + t * (size_t)act.planes * 2 * cols, scale + t * cols / 32);
             run_case(out, w, k, n_rungs, x, &act, y, act.n_tok, seconds);
         }
 }
@@ -129,7 +129,7 @@ int sl_bench_kernels(FILE *out, double seconds, struct sl_err *err)
     uint8_t *codes = malloc(most * 4), *scales = malloc(most / 32), *row_scales = malloc(3584 * 2);
     float *x = malloc((size_t)MAX_TOKENS * 7168 * sizeof *x);
     float *y = malloc((size_t)MAX_TOKENS * 3584 * sizeof *y);
-    int8_t *q = malloc((size_t)ACT_TOKENS * 2 * 7168);
+    int8_t *q = malloc((size_t)ACT_TOKENS * 4 * 7168);
     float *scale = malloc((size_t)ACT_TOKENS * 7168 / 32 * sizeof *scale);
     int rc = 0;
     if (!codes || !scales || !row_scales || !x || !y || !q || !scale) {

@@ -1,7 +1,8 @@
 /* The integer product of act.h, written once over the block decoders of the including file.
  *
- * Eight blocks are decoded to int8 and used for up to TOKENS tokens before the next eight: their eight
- * sums are the eight lanes of a token, so that scales and additions are one vector each.
+ * Eight blocks are decoded to int8 and used for up to TOKENS tokens before the next eight. The sums of a
+ * block stay in eight lanes, one a quad, until the row ends: no addition across a register in the loop.
+ * Even and odd blocks have lanes of their own, so that two chains of additions run side by side.
  *
  * The including file defines SL_A8_NAME and
  *
@@ -10,21 +11,22 @@
  *   a8_table                       the table of a trellis row, ready for lookups
  *   a8_table a8_table_of(const struct sl_a8_row *, int plain)
  *   block a8_W2(const struct sl_a8_row *, const a8_table *, int b, int plain), a8_W1 without plain
- *   void a8_scales(const struct sl_a8_row *, int b, float *ws)     sl_a8_scale of blocks b .. b + 7
- *   sums                           eight int32
- *   sums a8_dots(const block *v, const int8_t *q, int n)    v[i] . q[32 min(i, n - 1)], i < 8
- *   sums a8_join(sums whole, sums rest)                     254 * whole + rest
- *   void a8_add(float *lane, sums d, const float *ws, const float *scale)
- *                                  lane[i] += (float)d[i] * (ws[i] * scale[i]) */
+ *   void a8_scales(const struct sl_a8_row *, enum sl_a8_kind, int b, float *ws)
+ *                                  sl_a8_scale of blocks b .. b + 7
+ *   void a8_factors(const float *ws, const float *scale, float *f)       eight products
+ *   sums                           eight f32
+ *   sums a8_load(const float *), void a8_store(float *, sums)
+ *   sums a8_step(sums s, block v, const int8_t *q, size_t plane, int planes, int whole, const float *f)
+ *                                  lane j: fma((float)d of quad j, *f, lane); q: the block's place in
+ *                                  plane 0; whole: v may hold -128 */
 #include <assert.h>
 #include <string.h>
 #include "kernels/a8_row.h"
 #include "kernels/simd_common.h"
 
 enum { BLOCK = 32, GROUP = 8, TOKENS = 16 };
-enum kind { K_T8, K_T6, K_T4, K_MX, K_W2, K_W2_PLAIN, K_W1 };
 
-SL_INLINE block one_block(const struct sl_a8_row *r, const a8_table *t, enum kind k, int b)
+SL_INLINE block one_block(const struct sl_a8_row *r, const a8_table *t, enum sl_a8_kind k, int b)
 {
     switch (k) {
     case K_T8:
@@ -34,6 +36,7 @@ SL_INLINE block one_block(const struct sl_a8_row *r, const a8_table *t, enum kin
     case K_T4:
         return a8_T4(r, b);
     case K_MX:
+    case K_M4:
         return a8_MX(r, b);
     case K_W2:
         return a8_W2(r, t, b, 0);
@@ -44,52 +47,117 @@ SL_INLINE block one_block(const struct sl_a8_row *r, const a8_table *t, enum kin
     }
 }
 
-/* n blocks from b on, for nt tokens. */
-SL_INLINE void group(const struct sl_a8_row *r, const a8_table *t, enum kind k, int b, int n,
-                     const struct sl_act *x, int t0, int nt, float (*lane)[GROUP])
+/* n blocks from b on, a multiple of 8, for nt tokens. */
+SL_INLINE void group(const struct sl_a8_row *r, const a8_table *t, enum sl_a8_kind k, int whole,
+                     int planes, int b, int n, const struct sl_act *x, int t0, int nt,
+                     float (*lane)[2 * SL_A8_QUADS])
 {
     const size_t nb = ((size_t)x->cols + BLOCK - 1) / BLOCK, plane = nb * BLOCK;
     block v[GROUP];
-    float ws[GROUP] = {0};
+    float ws[GROUP], f[GROUP];
 #pragma GCC unroll 8
-    for (int i = 0; i < GROUP; i++) { /* past the end the last block again, with scale 0 */
+    for (int i = 0; i < GROUP; i++) /* past the end the last block again, which nobody reads */
         v[i] = one_block(r, t, k, b + (i < n ? i : n - 1));
-        if (n < GROUP && i < n) ws[i] = sl_a8_scale(r, b + i);
-    }
-    if (n == GROUP) a8_scales(r, b, ws);
+    if (n == GROUP)
+        a8_scales(r, k, b, ws);
+    else
+        for (int i = 0; i < n; i++) ws[i] = sl_a8_scale(r, b + i);
     for (int i = 0; i < nt; i++) {
         const size_t tok = (size_t)(t0 + i);
-        const int8_t *q = x->q + tok * (size_t)x->planes * plane + (size_t)b * BLOCK;
+        const int8_t *q = x->q + tok * (size_t)planes * 2 * plane + (size_t)b * BLOCK;
         const float *scale = x->scale + tok * nb + b;
-        float few[GROUP] = {0};
-        if (n < GROUP) {
-            memcpy(few, scale, (size_t)n * sizeof few[0]);
-            scale = few;
-        }
-        sums d = a8_dots(v, q, n);
-        if (x->planes == 2) d = a8_join(d, a8_dots(v, q + plane, n));
-        a8_add(lane[i], d, ws, scale);
+        if (n == GROUP)
+            a8_factors(ws, scale, f);
+        else
+            for (int j = 0; j < n; j++) f[j] = ws[j] * scale[j];
+        sums s[2] = {a8_load(lane[i]), a8_load(lane[i] + SL_A8_QUADS)};
+#pragma GCC unroll 8
+        for (int j = 0; j < n; j++)
+            s[j & 1] = a8_step(s[j & 1], v[j], q + (size_t)j * BLOCK, plane, planes, whole, f + j);
+        a8_store(lane[i], s[0]);
+        a8_store(lane[i] + SL_A8_QUADS, s[1]);
     }
 }
 
-SL_INLINE void mul_kind(const struct sl_mat *w, enum kind k, int row0, int row1,
-                        const struct sl_act *x, float *y, size_t ldy)
+/* A row with the token at x->q: a block is used as soon as it is decoded. */
+SL_INLINE float row_one(const struct sl_a8_row *r, const a8_table *t, enum sl_a8_kind k, int whole,
+                        int planes, const struct sl_act *x)
+{
+    const int nb = (x->cols + BLOCK - 1) / BLOCK;
+    const size_t plane = (size_t)nb * BLOCK;
+    const int8_t *q = x->q;
+    float lane[2 * SL_A8_QUADS] = {0}, ws[GROUP], f[GROUP];
+    sums s0 = a8_load(lane), s1 = s0;
+    int b = 0;
+    for (; b + GROUP <= nb; b += GROUP, q += GROUP * BLOCK) {
+        a8_scales(r, k, b, ws);
+        a8_factors(ws, x->scale + b, f);
+#pragma GCC unroll 4
+        for (int i = 0; i < GROUP; i += 2) {
+            const int8_t *at = q + (size_t)i * BLOCK;
+            s0 = a8_step(s0, one_block(r, t, k, b + i), at, plane, planes, whole, f + i);
+            s1 = a8_step(s1, one_block(r, t, k, b + i + 1), at + BLOCK, plane, planes, whole,
+                         f + i + 1);
+        }
+    }
+    for (; b < nb; b++, q += BLOCK) {
+        f[0] = sl_a8_scale(r, b) * x->scale[b];
+        const sums s = a8_step(b & 1 ? s1 : s0, one_block(r, t, k, b), q, plane, planes, whole, f);
+        if (b & 1)
+            s1 = s;
+        else
+            s0 = s;
+    }
+    a8_store(lane, s0);
+    a8_store(lane + SL_A8_QUADS, s1);
+    return r->row * sl_a8_tree(lane);
+}
+
+SL_INLINE void mul_kind(const struct sl_mat *w, enum sl_a8_kind k, int whole, int planes, int row0,
+                        int row1, const struct sl_act *x, float *y, size_t ldy)
 {
     const int nb = (w->cols + BLOCK - 1) / BLOCK;
     for (int r = row0; r < row1; r++) {
         const struct sl_a8_row row = sl_a8_row_at(w, r);
         const a8_table table = k < K_W2 ? (a8_table){0} : a8_table_of(&row, k == K_W2_PLAIN);
+        if (x->n_tok == 1) {
+            y[r] = row_one(&row, &table, k, whole, planes, x);
+            continue;
+        }
         for (int t = 0; t < x->n_tok; t += TOKENS) {
             const int nt = x->n_tok - t < TOKENS ? x->n_tok - t : TOKENS;
-            float lane[TOKENS][GROUP];
+            float lane[TOKENS][2 * SL_A8_QUADS];
             memset(lane, 0, (size_t)nt * sizeof lane[0]);
             int b = 0;
-            for (; b + GROUP <= nb; b += GROUP) group(&row, &table, k, b, GROUP, x, t, nt, lane);
-            if (b < nb) group(&row, &table, k, b, nb - b, x, t, nt, lane);
+            for (; b + GROUP <= nb; b += GROUP)
+                group(&row, &table, k, whole, planes, b, GROUP, x, t, nt, lane);
+            if (b < nb) group(&row, &table, k, whole, planes, b, nb - b, x, t, nt, lane);
             for (int i = 0; i < nt; i++)
                 y[(size_t)(t + i) * ldy + (size_t)r] = row.row * sl_a8_tree(lane[i]);
         }
     }
+}
+
+/* A copy for each number of planes: the loop inside has no branch. */
+SL_INLINE void mul_planes(const struct sl_mat *w, enum sl_a8_kind k, int whole, int row0, int row1,
+                          const struct sl_act *x, float *y, size_t ldy)
+{
+    if (x->planes == 1)
+        mul_kind(w, k, whole, 1, row0, row1, x, y, ldy);
+    else
+        mul_kind(w, k, whole, 2, row0, row1, x, y, ldy);
+}
+
+/* Trellis formats: -128 in a table is allowed and rare. */
+SL_INLINE void mul_table(const struct sl_mat *w, enum sl_a8_kind k, const uint8_t *table, int n,
+                         int row0, int row1, const struct sl_act *x, float *y, size_t ldy)
+{
+    bool whole = false;
+    for (int i = 0; i < n; i++) whole |= table[i] == 128;
+    if (whole)
+        mul_planes(w, k, 1, row0, row1, x, y, ldy);
+    else
+        mul_planes(w, k, 0, row0, row1, x, y, ldy);
 }
 
 void SL_A8_NAME(const struct sl_mat *w, int row0, int row1, const struct sl_act *x, float *y,
@@ -97,28 +165,31 @@ void SL_A8_NAME(const struct sl_mat *w, int row0, int row1, const struct sl_act 
 {
     assert(row0 >= 0 && row0 <= row1 && row1 <= w->rows && x->cols == w->cols);
     assert(x->order != SL_ACT_NONE && x->order == sl_act_order_of(w->fmt));
+    const bool fine = w->fmt == SL_FMT_P36 && w->fine_codes;
     switch (w->fmt) {
     case SL_FMT_T8:
-        mul_kind(w, K_T8, row0, row1, x, y, ldy);
+        mul_planes(w, K_T8, 1, row0, row1, x, y, ldy);
         break;
     case SL_FMT_T6:
-        mul_kind(w, K_T6, row0, row1, x, y, ldy);
+        mul_planes(w, K_T6, 0, row0, row1, x, y, ldy);
         break;
     case SL_FMT_T4:
-        mul_kind(w, K_T4, row0, row1, x, y, ldy);
+        mul_planes(w, K_T4, 0, row0, row1, x, y, ldy);
         break;
     case SL_FMT_MXFP4:
+        mul_planes(w, K_MX, 0, row0, row1, x, y, ldy);
+        break;
     case SL_FMT_M4:
-        mul_kind(w, K_MX, row0, row1, x, y, ldy);
+        mul_planes(w, K_M4, 0, row0, row1, x, y, ldy);
         break;
     case SL_FMT_W16:
-        mul_kind(w, K_W1, row0, row1, x, y, ldy);
+        mul_table(w, K_W1, w->table, 64, row0, row1, x, y, ldy);
         break;
     default:
-        if (w->fmt == SL_FMT_W36 || (w->fmt == SL_FMT_P36 && w->fine_codes))
-            mul_kind(w, K_W2_PLAIN, row0, row1, x, y, ldy);
+        if (w->fmt == SL_FMT_W36 || fine)
+            mul_table(w, K_W2_PLAIN, fine ? w->fine_table : w->table, 128, row0, row1, x, y, ldy);
         else
-            mul_kind(w, K_W2, row0, row1, x, y, ldy);
+            mul_table(w, K_W2, w->table, 64, row0, row1, x, y, ldy);
         break;
     }
 }

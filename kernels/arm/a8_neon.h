@@ -1,5 +1,5 @@
 /* Block decoders and dots of the integer product on NEON, with sdot where the machine has it.
- * Without: |code| <= 128 and |q| <= 127, so that two products sum to at most 32,512 and fit 16 bits. */
+ * Without: |code| <= 128 and |q| <= 127, so that a product fits 16 bits and sums are taken in 32. */
 #include <arm_neon.h>
 #include "kernels/act.h"
 #include "kernels/a8_row.h"
@@ -9,7 +9,7 @@ typedef struct {
     int8x16_t a, b;
 } block;
 typedef struct {
-    int32x4_t a, b;
+    float32x4_t a, b;
 } sums;
 typedef struct {
     uint8x16x4_t half[2];
@@ -81,46 +81,53 @@ SL_INLINE block a8_W1(const struct sl_a8_row *r, const a8_table *t, int b)
     return a8_signed(w_lookup(t->half[0], w_index1(r->w.words + (size_t)(b >> 1) * 8, b & 1)));
 }
 
-SL_INLINE void a8_scales(const struct sl_a8_row *r, int b, float *ws)
+SL_INLINE void a8_scales(const struct sl_a8_row *r, enum sl_a8_kind k, int b, float *ws)
 {
+    (void)k;
     for (int i = 0; i < 8; i++) ws[i] = sl_a8_scale(r, b + i);
 }
 
-SL_INLINE int32x4_t a8_dot(block v, const int8_t *q)
+SL_INLINE void a8_factors(const float *ws, const float *scale, float *f)
 {
-    const int8x16_t x = vld1q_s8(q), y = vld1q_s8(q + 16);
+    vst1q_f32(f, vmulq_f32(vld1q_f32(ws), vld1q_f32(scale)));
+    vst1q_f32(f + 4, vmulq_f32(vld1q_f32(ws + 4), vld1q_f32(scale + 4)));
+}
+
+SL_INLINE sums a8_load(const float *lane)
+{
+    return (sums){vld1q_f32(lane), vld1q_f32(lane + 4)};
+}
+
+SL_INLINE void a8_store(float *lane, sums s)
+{
+    vst1q_f32(lane, s.a);
+    vst1q_f32(lane + 4, s.b);
+}
+
+/* Four quads. */
+SL_INLINE int32x4_t a8_quads(int8x16_t v, int8x16_t x)
+{
 #if defined(__ARM_FEATURE_DOTPROD)
-    return vdotq_s32(vdotq_s32(vdupq_n_s32(0), v.a, x), v.b, y);
+    return vdotq_s32(vdupq_n_s32(0), v, x);
 #else
-    int16x8_t p = vmull_s8(vget_low_s8(v.a), vget_low_s8(x));
-    int16x8_t s = vmull_s8(vget_low_s8(v.b), vget_low_s8(y));
-    p = vmlal_s8(p, vget_high_s8(v.a), vget_high_s8(x));
-    s = vmlal_s8(s, vget_high_s8(v.b), vget_high_s8(y));
-    return vpadalq_s16(vpaddlq_s16(p), s);
+    const int16x8_t p = vmull_s8(vget_low_s8(v), vget_low_s8(x));
+    const int16x8_t s = vmull_s8(vget_high_s8(v), vget_high_s8(x));
+    return vpaddq_s32(vpaddlq_s16(p), vpaddlq_s16(s));
 #endif
 }
 
-SL_INLINE sums a8_dots(const block *v, const int8_t *q, int n)
+SL_INLINE sums a8_step(sums s, block v, const int8_t *q, size_t plane, int planes, int whole,
+                       const float *f)
 {
-    int32x4_t s[8];
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) s[i] = a8_dot(v[i], q + (size_t)(i < n ? i : n - 1) * 32);
-    return (sums){vpaddq_s32(vpaddq_s32(s[0], s[1]), vpaddq_s32(s[2], s[3])),
-                  vpaddq_s32(vpaddq_s32(s[4], s[5]), vpaddq_s32(s[6], s[7]))};
-}
-
-SL_INLINE sums a8_join(sums whole, sums rest)
-{
-    return (sums){vaddq_s32(vmulq_n_s32(whole.a, 254), rest.a),
-                  vaddq_s32(vmulq_n_s32(whole.b, 254), rest.b)};
-}
-
-SL_INLINE void a8_add(float *lane, sums d, const float *ws, const float *scale)
-{
-    const float32x4_t f = vmulq_f32(vld1q_f32(ws), vld1q_f32(scale));
-    const float32x4_t g = vmulq_f32(vld1q_f32(ws + 4), vld1q_f32(scale + 4));
-    vst1q_f32(lane, vaddq_f32(vld1q_f32(lane), vmulq_f32(vcvtq_f32_s32(d.a), f)));
-    vst1q_f32(lane + 4, vaddq_f32(vld1q_f32(lane + 4), vmulq_f32(vcvtq_f32_s32(d.b), g)));
+    (void)whole;
+    int32x4_t a = a8_quads(v.a, vld1q_s8(q)), b = a8_quads(v.b, vld1q_s8(q + 16));
+    if (planes == 2) {
+        const int8_t *rest = q + 2 * plane;
+        a = vaddq_s32(vshlq_n_s32(a, 8), a8_quads(v.a, vld1q_s8(rest)));
+        b = vaddq_s32(vshlq_n_s32(b, 8), a8_quads(v.b, vld1q_s8(rest + 16)));
+    }
+    const float32x4_t g = vdupq_n_f32(*f);
+    return (sums){vfmaq_f32(s.a, vcvtq_f32_s32(a), g), vfmaq_f32(s.b, vcvtq_f32_s32(b), g)};
 }
 
 #include "kernels/body_a8.h"

@@ -2,15 +2,16 @@
  * where VNNI (sums of four products) and VBMI (a table of 64 in one permutation) are there. Wider
  * registers would not help: eight blocks a step already hide every latency.
  *
- * A product of two signed bytes is |code| times q with the sign of code moved over. |code| <= 128 and
- * |q| <= 127, so that a pair sums to at most 32,512: no saturation. */
+ * A product of two signed bytes is a magnitude times the other with the sign moved over: |q|, which the
+ * packing holds ready, times code; or |code| times q where a code may be -128, which has no negative.
+ * Magnitudes are at most 127 and 128, so that a pair sums to at most 32,512: no saturation. */
 #include <immintrin.h>
 #include "kernels/act.h"
 #include "kernels/x86/decode_w_avx2.h"
 #include "kernels/a8_row.h"
 
 typedef __m256i block;
-typedef __m256i sums;
+typedef __m256 sums;
 
 SL_INLINE __m256i a8_nibbles(const uint8_t *p)
 {
@@ -92,7 +93,7 @@ SL_INLINE block a8_W2(const struct sl_a8_row *r, const a8_table *t, int b, int p
     const __m256i index = w_index2(r->w.words + (size_t)b * 8);
     const __m256i v = a8_find(t, 0, index);
     if (!plain) return v;
-    return _mm256_blendv_epi8(v, a8_find(t, 2, index), w_plain(r->w.plain + (size_t)b * 4));
+    return w_blend(v, a8_find(t, 2, index), w_plain(r->w.plain + (size_t)b * 4));
 }
 
 SL_INLINE block a8_W1(const struct sl_a8_row *r, const a8_table *t, int b)
@@ -119,19 +120,19 @@ SL_INLINE __m256 a8_half_e8m0(__m256i s)
     return _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0.5f));
 }
 
-SL_INLINE void a8_scales(const struct sl_a8_row *r, int b, float *ws)
+SL_INLINE void a8_scales(const struct sl_a8_row *r, enum sl_a8_kind k, int b, float *ws)
 {
     __m256 v;
-    switch (r->fmt) {
-    case SL_FMT_T8:
-    case SL_FMT_T6:
-    case SL_FMT_T4:
+    switch (k) {
+    case K_T8:
+    case K_T6:
+    case K_T4:
         v = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(r->scales + (size_t)b * 2)));
         break;
-    case SL_FMT_MXFP4:
+    case K_MX:
         v = a8_half_e8m0(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(r->scales + b))));
         break;
-    case SL_FMT_M4: {
+    case K_M4: {
         const __m256i s = _mm256_sub_epi32(_mm256_set1_epi32(r->e), a8_eight_nibbles(r->scales, b));
         v = a8_half_e8m0(_mm256_and_si256(s, _mm256_set1_epi32(255)));
         break;
@@ -147,40 +148,49 @@ SL_INLINE void a8_scales(const struct sl_a8_row *r, int b, float *ws)
     _mm256_storeu_ps(ws, v);
 }
 
-SL_INLINE __m256i a8_dot(__m256i v, const int8_t *q)
+SL_INLINE void a8_factors(const float *ws, const float *scale, float *f)
+{
+    _mm256_storeu_ps(f, _mm256_mul_ps(_mm256_loadu_ps(ws), _mm256_loadu_ps(scale)));
+}
+
+SL_INLINE sums a8_load(const float *lane)
+{
+    return _mm256_loadu_ps(lane);
+}
+
+SL_INLINE void a8_store(float *lane, sums s)
+{
+    _mm256_storeu_ps(lane, s);
+}
+
+/* The two factors of a plane, the first one unsigned. */
+SL_INLINE void a8_pair(__m256i v, const int8_t *q, size_t plane, int whole, __m256i *a, __m256i *s)
 {
     const __m256i x = _mm256_loadu_si256((const __m256i *)q);
-    const __m256i a = _mm256_abs_epi8(v), s = _mm256_sign_epi8(x, v);
+    *a = whole ? _mm256_abs_epi8(v) : _mm256_loadu_si256((const __m256i *)(q + plane));
+    *s = whole ? _mm256_sign_epi8(x, v) : _mm256_sign_epi8(v, x);
+}
+
+SL_INLINE sums a8_step(sums sum, block v, const int8_t *q, size_t plane, int planes, int whole,
+                       const float *f)
+{
+    __m256i a, s, d;
+    a8_pair(v, q, plane, whole, &a, &s);
 #if defined(__AVX512VNNI__)
-    return _mm256_dpbusd_epi32(_mm256_setzero_si256(), a, s);
+    d = _mm256_dpbusd_epi32(_mm256_setzero_si256(), a, s);
+    if (planes == 2) {
+        a8_pair(v, q + 2 * plane, plane, whole, &a, &s);
+        d = _mm256_dpbusd_epi32(_mm256_slli_epi32(d, 8), a, s);
+    }
 #else
-    return _mm256_madd_epi16(_mm256_maddubs_epi16(a, s), _mm256_set1_epi16(1));
+    d = _mm256_madd_epi16(_mm256_maddubs_epi16(a, s), _mm256_set1_epi16(planes == 2 ? 256 : 1));
+    if (planes == 2) {
+        a8_pair(v, q + 2 * plane, plane, whole, &a, &s);
+        d = _mm256_add_epi32(d,
+                             _mm256_madd_epi16(_mm256_maddubs_epi16(a, s), _mm256_set1_epi16(1)));
+    }
 #endif
-}
-
-SL_INLINE sums a8_dots(const block *v, const int8_t *q, int n)
-{
-    __m256i s[8];
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) s[i] = a8_dot(v[i], q + (size_t)(i < n ? i : n - 1) * 32);
-    const __m256i a =
-        _mm256_hadd_epi32(_mm256_hadd_epi32(s[0], s[1]), _mm256_hadd_epi32(s[2], s[3]));
-    const __m256i b =
-        _mm256_hadd_epi32(_mm256_hadd_epi32(s[4], s[5]), _mm256_hadd_epi32(s[6], s[7]));
-    return _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20),
-                            _mm256_permute2x128_si256(a, b, 0x31));
-}
-
-SL_INLINE sums a8_join(sums whole, sums rest)
-{
-    return _mm256_add_epi32(_mm256_mullo_epi32(whole, _mm256_set1_epi32(254)), rest);
-}
-
-SL_INLINE void a8_add(float *lane, sums d, const float *ws, const float *scale)
-{
-    const __m256 f = _mm256_mul_ps(_mm256_loadu_ps(ws), _mm256_loadu_ps(scale));
-    const __m256 term = _mm256_mul_ps(_mm256_cvtepi32_ps(d), f);
-    _mm256_storeu_ps(lane, _mm256_add_ps(_mm256_loadu_ps(lane), term));
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(d), _mm256_broadcast_ss(f), sum);
 }
 
 #include "kernels/body_a8.h"

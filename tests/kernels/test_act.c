@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
 #include "kernels/act.h"
@@ -94,42 +95,46 @@ static void packing(void **s)
             for (int cols = 1; cols < 140; cols += 1 + kc_below(5)) {
                 const int nb = (cols + 31) / 32;
                 float *x = kc_floats((size_t)cols), *scale = kc_floats((size_t)nb);
-                int8_t *q = (int8_t *)kc_bytes((size_t)(planes * nb * 32));
+                int8_t *q = (int8_t *)kc_bytes((size_t)(planes * 2 * nb * 32));
                 kc_fill(x, (size_t)cols, KC_TAME);
                 for (int c = 0; c < cols; c++) x[c] *= ldexpf(1.0f, kc_below(20) - 10);
                 sl_act_pack((enum sl_act_order)order, planes, x, cols, q, scale);
                 for (int i = 0; i < nb * 32; i++) {
                     const int c = i / 32 * 32 + column_of((enum sl_act_order)order, i % 32);
                     const double unit = (double)scale[i / 32];
-                    const int v = planes == 2 ? 254 * q[i] + q[nb * 32 + i] : 1 * q[i];
-                    assert_true(q[i] >= -127 && (planes == 1 || q[nb * 32 + i] >= -127));
+                    const int rest = planes == 2 ? 2 * nb * 32 + i : i;
+                    const int v = planes == 2 ? 256 * q[i] + q[rest] : 1 * q[i];
+                    assert_true(q[i] >= -127 && q[rest] >= -127);
+                    assert_int_equal(q[nb * 32 + i], abs(q[i]));
+                    assert_int_equal(q[nb * 32 + rest], abs(q[rest]));
                     if (c >= cols)
                         assert_int_equal(v, 0);
                     else
-                        assert_true(fabs(v * unit - (double)x[c]) <= unit * (0.5 + 0.02 * planes));
+                        assert_true(fabs(v * unit - (double)x[c]) <=
+                                    unit * (planes == 2 ? 1.04 : 0.52));
                 }
                 kc_free(x, "x");
                 kc_free(scale, "scale");
                 kc_free_bytes((uint8_t *)q, "q");
             }
     float x[64], scale[2];
-    int8_t q[64];
+    int8_t q[128];
     const float bad[] = {NAN, INFINITY, -INFINITY};
     for (int k = 0; k < 3; k++) {
         for (int i = 0; i < 64; i++) x[i] = i < 32 ? 0x1p-110f : 1.0f;
         x[40] = bad[k];
         sl_act_pack(SL_ACT_NATURAL, 1, x, 64, q, scale);
         assert_true(scale[0] == 0.0f && isnan(scale[1]));
-        for (int i = 0; i < 64; i++) assert_int_equal(q[i], 0);
+        for (int i = 0; i < 128; i++) assert_int_equal(q[i], 0);
     }
     assert_int_equal(sl_act_order_of(SL_FMT_BF16), SL_ACT_NONE);
 }
 
 static float tree(const float *lane)
 {
-    volatile float v[8];
-    for (int i = 0; i < 8; i++) v[i] = lane[i];
-    for (int step = 4; step; step /= 2)
+    volatile float v[16];
+    for (int i = 0; i < 16; i++) v[i] = lane[i];
+    for (int step = 8; step; step /= 2)
         for (int i = 0; i < step; i++) v[i] = v[i] + v[i + step];
     return v[0];
 }
@@ -161,22 +166,25 @@ static double row_scale(const struct sl_mat *w, int r)
 static float by_hand(const struct sl_mat *w, int r, const struct sl_act *x, int t)
 {
     const int nb = (w->cols + 31) / 32;
-    const int8_t *q = x->q + (size_t)t * (size_t)x->planes * (size_t)nb * 32;
-    float lane[8] = {0}, row[700];
+    const int8_t *q = x->q + (size_t)t * (size_t)x->planes * 2 * (size_t)nb * 32;
+    float lane[16] = {0}, row[700];
     sl_mat_decode_row(w, r, row);
     for (int b = 0; b < nb; b++) {
-        long d = 0;
+        long d[8] = {0};
         const double ws = block_scale(w, r, b);
         for (int i = 0; i < 32; i++) {
             const int c = b * 32 + column_of(x->order, i), at = b * 32 + i;
             if (c >= w->cols) continue;
             const double code = (double)row[c] / (ws * row_scale(w, r));
             assert_true(code == rint(code) && fabs(code) <= 128);
-            d += (long)code * (x->planes == 2 ? 254 * q[at] + q[nb * 32 + at] : q[at]);
+            d[i / 4] +=
+                (long)code * (x->planes == 2 ? 256 * q[at] + q[2 * nb * 32 + at] : 1 * q[at]);
         }
         volatile float f = (float)ws * x->scale[(size_t)t * (size_t)nb + (size_t)b];
-        volatile float term = (float)d * f;
-        lane[b % 8] = lane[b % 8] + term;
+        for (int j = 0; j < 8; j++) {
+            float *at = &lane[b % 2 * 8 + j];
+            *at = fmaf((float)d[j], f, *at);
+        }
     }
     return (float)row_scale(w, r) * tree(lane);
 }
@@ -206,11 +214,11 @@ static void one_case(enum sl_fmt fmt, int rows, int row0, int row1, int cols, in
     const size_t nb = ((size_t)cols + 31) / 32, plane = nb * 32, n = (size_t)n_tok;
     const size_t ldy = (size_t)(rows + kc_below(4)), ny = n * ldy;
     float *x = kc_floats((size_t)cols), *scale = kc_floats(n * nb);
-    int8_t *q = (int8_t *)kc_bytes(n * (size_t)planes * plane);
+    int8_t *q = (int8_t *)kc_bytes(n * (size_t)planes * 2 * plane);
     for (size_t t = 0; t < n; t++) {
         kc_fill(x, (size_t)cols, KC_TAME);
         for (int c = 0; c < cols && ends; c++) x[c] = kc_below(2) ? 1.0f : -1.0f;
-        sl_act_pack(order, planes, x, cols, q + t * (size_t)planes * plane, scale + t * nb);
+        sl_act_pack(order, planes, x, cols, q + t * (size_t)planes * 2 * plane, scale + t * nb);
     }
     const struct sl_act act = {
         .order = order, .cols = cols, .n_tok = n_tok, .planes = planes, .q = q, .scale = scale};
@@ -268,7 +276,7 @@ static void distance(void **s)
     for (int f = 0; f < N_FMTS; f++) {
         struct matrix w = make(fmts[f], ROWS, COLS, false);
         float *x = kc_floats(COLS), exact[ROWS], got[2][ROWS], scale[COLS / 32], row[COLS];
-        static int8_t q[2 * COLS];
+        static int8_t q[4 * COLS];
         kc_fill(x, COLS, KC_TAME);
         kc_rung(0)->mul(&w.m, 0, ROWS, x, COLS, 1, exact, ROWS);
         double e[2] = {0, 0}, n = 0; /* n: squares of the terms, which do not cancel */
