@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include "runtime/chat_json.h"
 #include "runtime/serve_schema.h"
 #include "runtime/utf8.h"
 
@@ -346,7 +347,18 @@ int sl_serve_request_fuzz(const uint8_t *data, size_t size)
     struct sl_serve_fault f;
     if (!size) return 0;
     enum sl_serve_kind kind = data[0] & 1 ? SL_SERVE_COMPLETION : SL_SERVE_CHAT;
-    if (sl_serve_request_parse(&r, kind, (const char *)data + 1, size - 1, &f)) return 0;
+    const char *body = (const char *)data + 1;
+    if (sl_serve_request_parse(&r, kind, body, size - 1, &f)) return 0;
+    if (kind == SL_SERVE_CHAT) {
+        struct sl_chat c = {0};
+        struct sl_err err = {0};
+        char param[SL_CHAT_PARAM_MAX];
+        char why[128];
+        (void)sl_chat_from_json(&c, body, size - 1, param, &err);
+        sl_chat_free(&c);
+        /* any JSON will do as the answer to be judged */
+        if (r.schema) (void)sl_serve_schema_match(r.schema, r.tree, why, sizeof why);
+    }
     sl_serve_request_free(&r);
     return 0;
 }

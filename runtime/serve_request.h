@@ -63,7 +63,8 @@ int sl_serve_request_parse(struct sl_serve_request *r, enum sl_serve_kind kind, 
                            size_t len, struct sl_serve_fault *f);
 void sl_serve_request_free(struct sl_serve_request *r);
 
-/* One body for a fuzzer: the first byte picks the kind, the rest is the body. Never fails. */
+/* For a fuzzer: the low bit of the first byte picks the kind (0 chat, 1 completion), the rest is the
+ * body; a chat goes on to its messages and its schema. Always 0. Corpus: tests/fuzz/http/. */
 int sl_serve_request_fuzz(const uint8_t *data, size_t size);
 
 #endif
