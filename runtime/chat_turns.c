@@ -158,6 +158,43 @@ int sl_chat_turns_put(struct sl_chat_turns *t, const struct sl_chat_format *f, b
     return rc;
 }
 
+/* ids[n] from behind an opening; its end-of-message token, where there is one, is the last of them. */
+static int learn_one(struct sl_chat_turns *t, const struct sl_chat_format *f, bool thinking,
+                     const int32_t *ids, size_t n, struct sl_err *err)
+{
+    struct sl_chat_parser *p;
+    struct sl_ids turn = {0};
+    if (n && ids[n - 1] == f->eom) return sl_chat_turns_put(t, f, thinking, ids, n, err);
+    int rc = sl_chat_parser_open(&p, f, thinking, NULL, NULL, err);
+    if (!rc) rc = sl_chat_parse(p, ids, n, err);
+    for (size_t i = 0; i < n && !rc; i++) rc = sl_ids_push(&turn, ids[i], err);
+    if (!rc) rc = sl_chat_parser_closing(p, &turn, err);
+    if (!rc) rc = sl_chat_turns_put(t, f, thinking, turn.v, turn.n, err);
+    sl_ids_free(&turn);
+    sl_chat_parser_close(p);
+    return rc;
+}
+
+int sl_chat_turns_learn(struct sl_chat_turns *t, const struct sl_chat_format *f, bool thinking,
+                        const int32_t *ids, size_t n, struct sl_err *err)
+{
+    /* Rendered alone, a conversation without messages is the opening. */
+    const struct sl_chat none = {.no_thinking = !thinking, .effort = SL_EFFORT_UNSET};
+    struct sl_chat_prompt head = {0};
+    int rc = sl_chat_render(f, &none, NULL, NULL, &head, err);
+    for (size_t i = 0; !rc && i + head.ids.n <= n; i++) {
+        if (memcmp(ids + i, head.ids.v, head.ids.n * sizeof *ids) != 0) continue;
+        const size_t from = i + head.ids.n;
+        size_t to = from;
+        while (to < n && ids[to] != f->eom) to++;
+        if (to < n) to++;
+        rc = learn_one(t, f, thinking, ids + from, to - from, err);
+        i = to - 1;
+    }
+    sl_chat_prompt_free(&head);
+    return rc;
+}
+
 static const int32_t *find_turn(void *ctx, const char *key, size_t n, size_t *n_ids)
 {
     struct lookup *l = ctx;

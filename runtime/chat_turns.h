@@ -21,6 +21,10 @@ void sl_chat_turns_close(struct sl_chat_turns *t); /* NULL is fine */
  * of the same key is replaced; one that is larger than the whole store is not kept. */
 int sl_chat_turns_put(struct sl_chat_turns *t, const struct sl_chat_format *f, bool thinking,
                       const int32_t *ids, size_t n, struct sl_err *err);
+/* Keeps every turn found in the ids of a session: what stands behind an assistant's opening, the last one
+ * closed if it is not. For sessions that come from a file. */
+int sl_chat_turns_learn(struct sl_chat_turns *t, const struct sl_chat_format *f, bool thinking,
+                        const int32_t *ids, size_t n, struct sl_err *err);
 /* sl_chat_render() with the turns of t (may be NULL). */
 int sl_chat_turns_render(struct sl_chat_turns *t, const struct sl_chat_format *f,
                          const struct sl_chat *c, struct sl_chat_prompt *out, struct sl_err *err);

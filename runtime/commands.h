@@ -14,6 +14,7 @@ int sl_cmd_inspect(int argc, char **argv);
 int sl_cmd_verify(int argc, char **argv);
 int sl_cmd_export(int argc, char **argv);
 int sl_cmd_run(int argc, char **argv);
+int sl_cmd_chat(int argc, char **argv);
 int sl_cmd_serve(int argc, char **argv);
 int sl_cmd_logits(int argc, char **argv);
 int sl_cmd_eval(int argc, char **argv);

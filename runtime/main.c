@@ -19,6 +19,7 @@ static const struct command commands[] = {
     {"export", sl_cmd_export, "turn a lossless pack back into a checkpoint"},
     {"run", sl_cmd_run, "continue a prompt"},
     {"serve", sl_cmd_serve, "serve the model over HTTP: the OpenAI API and a page"},
+    {"chat", sl_cmd_chat, "talk with the model"},
     {"logits", sl_cmd_logits, "logits of every position, to a file"},
     {"eval", sl_cmd_eval, "how well a pack predicts a text, and how far it is from another"},
     {"tokenize", sl_cmd_tokenize, "text to token ids"},
