@@ -48,8 +48,35 @@ typedef void (*sl_trellis_fn)(const float *x, const float *h, const struct sl_tr
  * Each product rounded, then added to a sum that starts at 0; the sum is added to t last. */
 typedef void (*sl_trellis_carry_fn)(float *t, const float *e, int n, const float *f, int ldf);
 
+/* One block of 32 weights in every lane under a whole metric, each survivor of the pass carrying its own
+ * errors. With H the 32 x 32 metric and H = C C', C upper triangular, column j of e C holds errors of
+ * weights up to j alone:
+ *
+ *     e H e' = |e C|^2 = sum_j weight[j] * (e_j + sum over i < j of e_i * next[i][j])^2
+ *     weight[j] = C_jj^2, next[i][j] = C_ij / C_jj
+ *
+ * So a survivor asks weight j for x_j + sum_i e_i next[i][j], and the cost of its path is the exact
+ * quadratic. Still a beam of 16, not an optimum: what loses now could have won later.
+ *
+ *   x      f32 [32][SL_TRELLIS_LANES], already divided by the block's scale
+ *   x2     the same for the base reading of joint tables (t2 and t3), which has errors and so targets of
+ *          its own; NULL otherwise
+ *   start  u64 [SL_TRELLIS_LANES]: the word begins and ends in the node of its low 4 bits
+ *   word, bits, cost as sl_trellis_fn, bits not NULL; joint: (1 - lambda) * full + lambda * base
+ *
+ * Never fails, never allocates. Equality: bits equal to _c on every ISA. */
+struct sl_trellis_metric {
+    const float *weight; /* [32] */
+    const float *next;   /* [32][32], read above the diagonal only */
+};
+typedef void (*sl_trellis_follow_fn)(const float *x, const float *x2,
+                                     const struct sl_trellis_metric *m,
+                                     const struct sl_trellis_tables *t, const uint64_t *start,
+                                     uint64_t *word, uint64_t *bits, float *cost);
+
 struct sl_trellis {
     sl_trellis_carry_fn carry;
+    sl_trellis_follow_fn follow;
     sl_trellis_fn k2; /* n 32, 2 bits a weight: w26 (t2), w36 (t3), p36 (both) */
     sl_trellis_fn k1; /* n 64, 1 bit a weight: w16 (t2) */
 };

@@ -1,4 +1,4 @@
-/* The trellis search: equal bits on every rung, costs that are what the words cost, and the distance
+/* The trellis searches: equal bits on every rung, costs that are what the words cost, and the distance
  * from an exact search that tries every start node.
  *
  * The second search here walks the trellis one node and one start at a time in double precision, from
@@ -248,6 +248,127 @@ static void lanes_alone(void **state)
     }
 }
 
+/* ---- under a whole metric */
+
+static float x2[32 * L], full[32 * 32], weight[32], next[32 * 32];
+
+/* A positive metric: weights that differ, columns that move together; its factor as trellis.h wants it. */
+static void make_metric(bool diagonal)
+{
+    double m[32][32], c[32][32] = {{0}};
+    for (int i = 0; i < 32; i++)
+        for (int j = 0; j < 32; j++) m[i][j] = i == j ? 0.3 : 0.0;
+    for (int k = 0; k < 9 && !diagonal; k++) {
+        double v[32];
+        for (int i = 0; i < 32; i++) v[i] = (double)bell();
+        for (int i = 0; i < 32; i++)
+            for (int j = 0; j < 32; j++) m[i][j] += v[i] * v[j];
+    }
+    for (int i = 0; i < 32 && diagonal; i++) m[i][i] = exp((double)bell());
+    for (int j = 31; j >= 0; j--) { /* M = C C', from the last column up */
+        for (int i = 0; i <= j; i++) {
+            double s = m[i][j];
+            for (int k = j + 1; k < 32; k++) s -= c[i][k] * c[j][k];
+            c[i][j] = i == j ? sqrt(s) : s; /* divided below, when the pivot is known */
+        }
+        for (int i = 0; i < j; i++) c[i][j] /= c[j][j];
+    }
+    for (int i = 0; i < 32; i++) {
+        weight[i] = (float)(c[i][i] * c[i][i]);
+        for (int j = 0; j < 32; j++) {
+            full[i * 32 + j] = (float)m[i][j];
+            next[i * 32 + j] = j > i ? (float)(c[i][j] / c[j][j]) : NAN; /* never read */
+        }
+    }
+}
+
+static struct result follow(int rung, enum mode m, const uint64_t start[L])
+{
+    struct sl_trellis s;
+    struct sl_trellis_tables t = tables_of(m);
+    const struct sl_trellis_metric metric = {weight, next};
+    struct result r;
+    memset(&r, 0x5a, sizeof r);
+    sl_trellis_init(&s, kc_rung(rung)->cpu);
+    s.follow(x, m == JOINT ? x2 : NULL, &metric, &t, start, r.word, r.bits, r.cost);
+    return r;
+}
+
+/* e M e' of a result, both readings in their shares. */
+static double quadratic(enum mode m, const struct result *r, int lane)
+{
+    double sum = 0;
+    for (int reading = 0; reading < 2; reading++) {
+        double e[32], q = 0;
+        double share = m == JOINT ? (reading ? 0.25 : 0.75) : reading == (m == BASE) ? 1.0 : 0.0;
+        for (int j = 0; j < 32; j++) {
+            unsigned w = sl_trellis_window(r->word[lane], j, 2);
+            unsigned bit = (unsigned)(r->bits[lane] >> j & 1);
+            e[j] = reading ? (double)(m == JOINT ? x2 : x)[j * L + lane] - (double)t2[w]
+                           : (double)x[j * L + lane] - (double)t3[w | bit << 6];
+        }
+        for (int i = 0; i < 32; i++)
+            for (int j = 0; j < 32; j++) q += e[i] * (double)full[i * 32 + j] * e[j];
+        sum += share * q;
+    }
+    return sum;
+}
+
+/* Equal on every rung, on ordinary and extreme blocks; the word closes in the node asked for. */
+static void follow_same_on_rungs(void **state)
+{
+    (void)state;
+    for (int m = BASE; m <= JOINT; m++)
+        for (int kind = 0; kind < NUMBER_KINDS; kind++) {
+            uint64_t start[L];
+            make_tables();
+            make_metric(kind & 1);
+            fill_x((enum numbers)kind);
+            memcpy(x2, x, sizeof x2);
+            fill_x((enum numbers)kind);
+            for (int i = 0; i < L; i++) start[i] = (uint64_t)kc_rnd() << 32 | kc_rnd();
+            struct result want = follow(0, (enum mode)m, start);
+            for (int i = 0; i < L; i++) assert_int_equal(want.word[i] & 15, start[i] & 15);
+            for (int i = 1; i < kc_rungs(); i++) {
+                struct result got = follow(i, (enum mode)m, start);
+                if (memcmp(got.word, want.word, sizeof got.word) ||
+                    memcmp(got.bits, want.bits, sizeof got.bits) ||
+                    memcmp(got.cost, want.cost, sizeof got.cost))
+                    fail_msg("follow, mode %d numbers %d: %s differs", m, kind, kc_rung_name(i));
+            }
+        }
+}
+
+/* The cost is the quadratic form of the word's errors. Under a diagonal metric the search is exact for
+ * its start; under a full one it beats the words that the diagonal alone finds. */
+static void follow_costs(void **state)
+{
+    (void)state;
+    for (int m = BASE; m <= JOINT; m++)
+        for (int diagonal = 0; diagonal < 2; diagonal++) {
+            double plain = 0, followed = 0;
+            for (int round = 0; round < 8; round++) {
+                make_tables();
+                make_metric(diagonal);
+                fill_x(TAME);
+                memcpy(x2, x, sizeof x2);
+                for (int j = 0; j < 32; j++)
+                    for (int i = 0; i < L; i++) h[j * L + i] = full[j * 33];
+                struct result p = search(kc_rungs() - 1, (enum mode)m, h);
+                struct result r = follow(kc_rungs() - 1, (enum mode)m, p.word);
+                for (int i = 0; i < L; i++) {
+                    double q = quadratic((enum mode)m, &r, i), was = quadratic((enum mode)m, &p, i);
+                    assert_true(fabs(q - (double)r.cost[i]) <= 1e-3 * q);
+                    if (diagonal) assert_true(fabs(q - was) <= 1e-4 * was);
+                    followed += q;
+                    plain += was;
+                }
+            }
+            print_message("mode %d: %.4f of the plain search's e M e'\n", m, followed / plain);
+            assert_true(diagonal || followed < 0.9 * plain);
+        }
+}
+
 /* The contract of the carry, one rounding at a time. */
 static void carry(void **state)
 {
@@ -286,8 +407,12 @@ int main(int argc, char **argv)
 {
     kc_start(argc, argv, "test_trellis");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_on_rungs), cmocka_unit_test(costs_are_those_of_words),
-        cmocka_unit_test(near_exact),    cmocka_unit_test(lanes_alone),
+        cmocka_unit_test(same_on_rungs),
+        cmocka_unit_test(costs_are_those_of_words),
+        cmocka_unit_test(near_exact),
+        cmocka_unit_test(lanes_alone),
+        cmocka_unit_test(follow_same_on_rungs),
+        cmocka_unit_test(follow_costs),
         cmocka_unit_test(carry),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
