@@ -120,7 +120,8 @@ int sl_trellis_fill(const struct sl_trellis_bank *t, const struct sl_plan *p, in
                                .cols = from.cols,
                                .h = m == SL_DOWN ? calib.h : NULL,
                                .feedback = calib.feedback[m],
-                               .rounds = SL_TRELLIS_SCALE_ROUNDS};
+                               .rounds = SL_TRELLIS_SCALE_ROUNDS,
+                               .sweeps = SL_TRELLIS_SWEEPS};
         struct sl_w_planes out = {
             .codes = record + o->codes,
             .scales = record + o->scales,

@@ -59,6 +59,28 @@ static void count_errors(const struct sl_w_strip *s, const struct sl_w_tables *t
         }
 }
 
+/* Codes of a loaded strip. */
+static void encode_strip(struct sl_w_strip *s, const struct sl_w_job *job,
+                         const struct sl_w_feedback *f)
+{
+    const struct sl_w_tables *t = job->tables;
+    for (int k = 0; k < job->rounds; k++) {
+        bool last = k + 1 == job->rounds;
+        if (k > 0) sl_w_strip_refit(s, t);
+        if (!f || !last) sl_w_strip_search(s, t, job->search, last ? SL_W_CHOOSE : SL_W_GUESS);
+    }
+    if (!f) { /* codes fixed, the best row scale can only lower the error */
+        sl_w_strip_refit(s, t);
+        return;
+    }
+    sl_w_follow_search(s, t, job->search, f, SL_W_CHOOSE);
+    for (int k = 0; k < job->sweeps; k++) {
+        sl_w_follow_refit(s, t, job->search, f);
+        sl_w_follow_sweep(s, t, job->search, f);
+    }
+    sl_w_follow_refit(s, t, job->search, f);
+}
+
 int sl_w_encode(const struct sl_w_job *job, void *scratch, const struct sl_w_planes *out,
                 struct sl_w_report *report, struct sl_err *err)
 {
@@ -75,14 +97,7 @@ int sl_w_encode(const struct sl_w_job *job, void *scratch, const struct sl_w_pla
         int rc = sl_interrupted() ? sl_fail(err, SL_E_INTR, NULL, NULL, "interrupted")
                                   : sl_w_strip_load(&s, job->w, r0, rows, t->rms, err);
         if (rc) return rc;
-        for (int k = 0; k < job->rounds; k++) {
-            if (k > 0) sl_w_strip_refit(&s, t, f);
-            sl_w_strip_search(&s, t, job->search, f,
-                              k + 1 < job->rounds ? SL_W_GUESS : SL_W_CHOOSE);
-        }
-        /* Codes fixed, the best row scale can only lower a plain error; under feedback later blocks have
-         * already answered the errors of earlier ones. */
-        if (!f) sl_w_strip_refit(&s, t, NULL);
+        encode_strip(&s, job, f);
         count_errors(&s, t, rows, !f, &rep);
         store(&s, job, out, r0, rows);
     }

@@ -27,15 +27,26 @@ struct sl_w_tables {
     float rms;       /* of the values that codes reach: the scale a block of that rms gets is 1 */
 };
 
+/* Metric of the blocks of 32 columns: symmetric M, and its factor as the search reads it. */
+struct sl_w_metric {
+    float *full;   /* [cols/32][32][32] M */
+    float *weight; /* [cols] with M = C C', C upper triangular: C_jj^2 */
+    float *next;   /* [cols/32][32][32] C_ij / C_jj above the diagonal, else 0 */
+};
+
 /* Feedback for one input covariance H [cols][cols] (design: layer, or layer and expert mixed). */
 struct sl_w_feedback {
     int cols;
-    float *
-        carry; /* [cols][cols]: rows of earlier columns A, columns of later blocks B: C_AB C_BB^-1 */
-    float *metric; /* [cols/32][32][32]: C_BB C_BB' */
+    /* In order of columns: what the errors of earlier blocks A ask of block B, C_AB C_BB^-1 with H = C C';
+     * what remains for block B to answer for is then its own error in the metric C_BB C_BB'. */
+    float *carry; /* [cols][cols], zero unless A < B */
+    struct sl_w_metric ahead;
+    /* All others fixed: H_AB H_BB^-1, and H_BB. */
+    float *rest; /* [cols][cols], zero for A = B */
+    struct sl_w_metric alone;
 };
-/* H: symmetric, f64 [cols][cols], damped here by damp * mean diagonal (0.01) and factored in place as
- * C C' with C upper triangular; cols % 32 == 0. SL_E_ARG when it is not positive definite even so. */
+/* H: symmetric, f64 [cols][cols], damped here by damp * mean diagonal (0.01) and destroyed;
+ * cols % 32 == 0. SL_E_ARG when it is not positive definite even so. */
 int sl_w_feedback_open(struct sl_w_feedback *f, double *H, int cols, double damp,
                        struct sl_err *err);
 void sl_w_feedback_close(struct sl_w_feedback *f);
@@ -48,6 +59,7 @@ struct sl_w_job {
     const float *h;                       /* [cols] >= 0, or NULL for ones; ignored with feedback */
     const struct sl_w_feedback *feedback; /* NULL: none */
     int rounds; /* row scale refits, 1 or more; 2 is the default of convert */
+    int sweeps; /* with feedback: times that every block is searched again against all others' errors */
 };
 
 /* Where the planes go; sizes as sl_fmt_planes. Refinement planes for p36 only. */

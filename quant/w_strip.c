@@ -19,7 +19,7 @@ static size_t take(size_t *used, size_t bytes)
 
 /* Offsets of the work arrays for `cols`, and the total. */
 struct places {
-    size_t w, e, h, nibble, word, bits, x, hx, t, total;
+    size_t w, e, e2, h, nibble, word, bits, x, hx, t, x2, t2, total;
 };
 
 static struct places place(int cols)
@@ -28,6 +28,7 @@ static struct places place(int cols)
     struct places p;
     p.w = take(&used, padded * L * sizeof(float));
     p.e = take(&used, padded * L * sizeof(float));
+    p.e2 = take(&used, padded * L * sizeof(float));
     p.h = take(&used, padded * sizeof(float));
     p.nibble = take(&used, padded / B * L);
     p.word = take(&used, padded / B * L * sizeof(uint64_t));
@@ -35,6 +36,8 @@ static struct places place(int cols)
     p.x = take(&used, (size_t)SL_W_MAX_UNIT * L * sizeof(float));
     p.hx = take(&used, (size_t)SL_W_MAX_UNIT * L * sizeof(float));
     p.t = take(&used, (size_t)SL_W_MAX_UNIT * L * sizeof(float));
+    p.x2 = take(&used, (size_t)SL_W_MAX_UNIT * L * sizeof(float));
+    p.t2 = take(&used, (size_t)SL_W_MAX_UNIT * L * sizeof(float));
     p.total = used;
     return p;
 }
@@ -53,13 +56,16 @@ void sl_w_strip_init(struct sl_w_strip *s, enum sl_fmt fmt, int cols, const floa
     s->unit = fmt == SL_FMT_W16 ? 64 : 32;
     s->n_units = (cols + s->unit - 1) / s->unit;
     s->w = (float *)(m + p.w);
-    s->e = (float *)(m + p.e);
+    s->e[0] = (float *)(m + p.e);
+    s->e[1] = (float *)(m + p.e2);
     s->nibble = m + p.nibble;
     s->word = (uint64_t *)(m + p.word);
     s->bits = (uint64_t *)(m + p.bits);
     s->x = (float *)(m + p.x);
     s->hx = (float *)(m + p.hx);
     s->t = (float *)(m + p.t);
+    s->x2 = (float *)(m + p.x2);
+    s->t2 = (float *)(m + p.t2);
     int padded = s->n_units * s->unit;
     if (h || padded > cols) { /* columns past the end weigh nothing */
         s->h = (float *)(m + p.h);
@@ -67,7 +73,7 @@ void sl_w_strip_init(struct sl_w_strip *s, enum sl_fmt fmt, int cols, const floa
     }
 }
 
-static float round_scale(float r)
+float sl_w_round_row(float r)
 {
     return sl_f16_to_f32(sl_f32_to_f16(r / SL_W_ROW_UNIT)) * SL_W_ROW_UNIT;
 }
@@ -95,7 +101,7 @@ int sl_w_strip_load(struct sl_w_strip *s, const float *w, int row0, int rows, fl
             if (rms > top) top = rms;
         }
         /* The strongest block gets S near 36 of 4..56: room to move up, nine to one downward. */
-        s->row[r] = round_scale(top / (table_rms * 36.0f));
+        s->row[r] = sl_w_round_row(top / (table_rms * 36.0f));
         if (!isfinite(s->row[r]))
             return sl_fail(err, SL_E_ARG, NULL, "weight",
                            "row %d has values near %g, too large for the f16 scale of a row",
@@ -128,9 +134,6 @@ static inline float reading(const struct sl_w_tables *t, unsigned w, unsigned pl
     return t->t2[w];
 }
 
-/* One float a lane; compilers split it into what the machine has. */
-typedef float lanes_of_f32 __attribute__((vector_size(L * sizeof(float)), aligned(16)));
-
 struct path {
     uint64_t word[L], bits[L];
     float cost[L];
@@ -138,8 +141,8 @@ struct path {
 
 /* Searches unit u with a nibble for each of its blocks and lane, cost in units of w squared. */
 static void search_unit(struct sl_w_strip *s, const struct sl_w_tables *t,
-                        const struct sl_trellis *search, const struct sl_w_feedback *f, int u,
-                        const float *target, uint8_t nib[2][L], struct path *out)
+                        const struct sl_trellis *search, int u, const float *target,
+                        uint8_t nib[2][L], struct path *out)
 {
     struct sl_trellis_tables tt = {t->fmt == SL_FMT_W36 ? NULL : t->t2,
                                    t->fmt == SL_FMT_W36 || t->fmt == SL_FMT_P36 ? t->t3 : NULL,
@@ -154,11 +157,10 @@ static void search_unit(struct sl_w_strip *s, const struct sl_w_tables *t,
     for (int j = 0; j < n; j++)
         for (int i = 0; i < L; i++) s->x[j * L + i] = target[j * L + i] * inv[j / B][i];
 
-    const float *metric = f ? f->metric + (size_t)c0 * B : NULL;
-    bool weighted = f || s->h || blocks > 1;
+    bool weighted = s->h || blocks > 1;
     if (weighted)
         for (int j = 0; j < n; j++) {
-            float hc = f ? metric[j * B + j] : s->h ? s->h[c0 + j] : 1.0f;
+            float hc = s->h ? s->h[c0 + j] : 1.0f;
             /* Two blocks under one word: their scales differ, so they enter the weights. */
             for (int i = 0; i < L; i++)
                 s->hx[j * L + i] = blocks > 1 ? hc * scale[j / B][i] * scale[j / B][i] : hc;
@@ -166,24 +168,8 @@ static void search_unit(struct sl_w_strip *s, const struct sl_w_tables *t,
     (n == 64 ? search->k1 : search->k2)(s->x, weighted ? s->hx : NULL, &tt, out->word, out->bits,
                                         out->cost);
 
-    if (!f) {
-        if (blocks == 1)
-            for (int i = 0; i < L; i++) out->cost[i] *= scale[0][i] * scale[0][i];
-        return;
-    }
-    /* The path was found under the diagonal; candidates are compared under the whole metric. */
-    lanes_of_f32 e[B] = {{0}}, q = {0};
-    for (int j = 0; j < B; j++)
-        for (int i = 0; i < L; i++)
-            e[j][i] =
-                target[j * L + i] - scale[0][i] * reading(t, sl_trellis_window(out->word[i], j, 2),
-                                                          (unsigned)(out->bits[i] >> j & 1));
-    for (int j = 0; j < B; j++) { /* the metric is symmetric */
-        lanes_of_f32 p = {0};
-        for (int k = 0; k < j; k++) p += metric[j * B + k] * e[k];
-        q += (metric[j * B + j] * e[j] + 2.0f * p) * e[j];
-    }
-    memcpy(out->cost, &q, sizeof out->cost);
+    if (blocks == 1)
+        for (int i = 0; i < L; i++) out->cost[i] *= scale[0][i] * scale[0][i];
 }
 
 static void keep_better(struct path *best, uint8_t best_nib[2][L], const struct path *now,
@@ -199,42 +185,34 @@ static void keep_better(struct path *best, uint8_t best_nib[2][L], const struct 
     }
 }
 
-/* Guess of each block's nibble from the target's rms. */
-static void guess(const struct sl_w_strip *s, const struct sl_w_tables *t, const float *target,
-                  uint8_t nib[2][L])
+void sl_w_strip_guess(const struct sl_w_strip *s, const struct sl_w_tables *t, const float *target,
+                      uint8_t nib[L])
 {
-    for (int b = 0; b < s->unit / B; b++)
-        for (int i = 0; i < L; i++) {
-            float sum = 0.0f;
-            for (int j = 0; j < B; j++)
-                sum += target[(b * B + j) * L + i] * target[(b * B + j) * L + i];
-            float unit = s->row[i] * t->rms;
-            nib[b][i] = (uint8_t)(unit > 0.0f ? nearest_nibble(sqrtf(sum / B) / unit) : 0);
-        }
+    for (int i = 0; i < L; i++) {
+        float sum = 0.0f;
+        for (int j = 0; j < B; j++) sum += target[j * L + i] * target[j * L + i];
+        float unit = s->row[i] * t->rms;
+        nib[i] = (uint8_t)(unit > 0.0f ? nearest_nibble(sqrtf(sum / B) / unit) : 0);
+    }
 }
 
 void sl_w_strip_search(struct sl_w_strip *s, const struct sl_w_tables *t,
-                       const struct sl_trellis *search, const struct sl_w_feedback *f,
-                       enum sl_w_nibbles nibbles)
+                       const struct sl_trellis *search, enum sl_w_nibbles nibbles)
 {
     int n = s->unit, blocks = n / B;
     for (int u = 0; u < s->n_units; u++) {
         int c0 = u * n;
         const float *target = s->w + (size_t)c0 * L;
-        if (f) {
-            memcpy(s->t, target, (size_t)n * L * sizeof *s->t);
-            if (c0 > 0) search->carry(s->t, s->e, c0, f->carry + c0, f->cols);
-            target = s->t;
-        }
         uint8_t centre[2][L] = {{0}}, nib[2][L], best_nib[2][L];
         struct path best, now;
-        if (nibbles != SL_W_KEEP)
-            guess(s, t, target, centre);
-        else
-            for (int b = 0; b < blocks; b++)
+        for (int b = 0; b < blocks; b++) {
+            if (nibbles != SL_W_KEEP)
+                sl_w_strip_guess(s, t, target + (size_t)b * B * L, centre[b]);
+            else
                 memcpy(centre[b], s->nibble + (size_t)(u * blocks + b) * L, L);
+        }
         memcpy(best_nib, centre, sizeof best_nib);
-        search_unit(s, t, search, f, u, target, centre, &best);
+        search_unit(s, t, search, u, target, centre, &best);
         /* One block after the other: with two under one word the second moves around the first's best. */
         for (int b = 0; b < blocks && nibbles == SL_W_CHOOSE; b++) {
             uint8_t from[2][L];
@@ -242,7 +220,7 @@ void sl_w_strip_search(struct sl_w_strip *s, const struct sl_w_tables *t,
             for (int d = -1; d <= 1; d += 2) {
                 memcpy(nib, from, sizeof nib);
                 for (int i = 0; i < L; i++) nib[b][i] = (uint8_t)clamp_nibble(centre[b][i] + d);
-                search_unit(s, t, search, f, u, target, nib, &now);
+                search_unit(s, t, search, u, target, nib, &now);
                 keep_better(&best, best_nib, &now, nib);
             }
         }
@@ -250,20 +228,10 @@ void sl_w_strip_search(struct sl_w_strip *s, const struct sl_w_tables *t,
         memcpy(s->bits + (size_t)u * L, best.bits, sizeof best.bits);
         for (int b = 0; b < blocks; b++)
             memcpy(s->nibble + (size_t)(u * blocks + b) * L, best_nib[b], L);
-        if (!f) continue;
-        for (int j = 0; j < n; j++)
-            for (int i = 0; i < L; i++) {
-                float v = reading(t, sl_trellis_window(best.word[i], j, 2),
-                                  (unsigned)(best.bits[i] >> j & 1));
-                s->e[(size_t)(c0 + j) * L + (size_t)i] =
-                    s->w[(size_t)(c0 + j) * L + (size_t)i] -
-                    s->row[i] * (float)sl_w_scale(best_nib[0][i]) * v;
-            }
     }
 }
 
-void sl_w_strip_refit(struct sl_w_strip *s, const struct sl_w_tables *t,
-                      const struct sl_w_feedback *f)
+void sl_w_strip_refit(struct sl_w_strip *s, const struct sl_w_tables *t)
 {
     const double l = t->fmt == SL_FMT_P36 ? (double)t->lambda : 0.0;
     for (int i = 0; i < L; i++) {
@@ -272,9 +240,7 @@ void sl_w_strip_refit(struct sl_w_strip *s, const struct sl_w_tables *t,
             unsigned plain, w = sl_w_strip_index(s, c, i, &plain);
             double scale = sl_w_scale(s->nibble[(size_t)(c / B) * L + (size_t)i]);
             double v = (double)reading(t, w, plain) * scale, v2 = v * v;
-            double h = f      ? (double)f->metric[(size_t)c * B + (size_t)(c % B)]
-                       : s->h ? (double)s->h[c]
-                              : 1.0;
+            double h = s->h ? (double)s->h[c] : 1.0;
             if (l > 0) { /* both readings count: the mean of squares, not the square of the mean */
                 double full = (double)t->t3[w | plain << 6] * scale,
                        base = (double)t->t2[w] * scale;
@@ -283,7 +249,7 @@ void sl_w_strip_refit(struct sl_w_strip *s, const struct sl_w_tables *t,
             num += h * v * (double)s->w[(size_t)c * L + (size_t)i];
             den += h * v2;
         }
-        float row = den > 0 && num > 0 ? round_scale((float)(num / den)) : 0.0f;
+        float row = den > 0 && num > 0 ? sl_w_round_row((float)(num / den)) : 0.0f;
         if (row > 0.0f && isfinite(row)) s->row[i] = row;
     }
 }

@@ -12,12 +12,12 @@
 struct sl_w_strip {
     int cols, unit, n_units; /* unit: weights a word; the last word of w16 may be half used */
     float *w;                /* [n_units*unit][lanes], zero past cols and past the last row */
-    float *e;                /* [cols][lanes] w - q so far, for feedback */
+    float *e[2];             /* [cols][lanes] w - q, for feedback; [1] of the base reading of p36 */
     float *h;                /* [n_units*unit] weight of each column, 0 past cols; NULL: ones */
     uint8_t *nibble;         /* [cols/32 rounded up to even][lanes] */
     uint64_t *word, *bits;   /* [n_units][lanes] */
     float row[SL_W_LANES];   /* row scale, exactly as f16 stores it */
-    float *x, *hx, *t;       /* [unit][lanes] work */
+    float *x, *hx, *t, *x2, *t2; /* [unit][lanes] work */
 };
 
 size_t sl_w_strip_bytes(int cols);
@@ -33,13 +33,31 @@ enum sl_w_nibbles {
     SL_W_GUESS, /* the target's rms */
     SL_W_CHOOSE /* the best of the guess and its two neighbours: three searches, five for w16 */
 };
-/* Searches every block with the present row scales. feedback may be NULL. */
+/* Searches every block with the present row scales, errors weighted by s->h. */
 void sl_w_strip_search(struct sl_w_strip *s, const struct sl_w_tables *t,
-                       const struct sl_trellis *search, const struct sl_w_feedback *f,
-                       enum sl_w_nibbles nibbles);
+                       const struct sl_trellis *search, enum sl_w_nibbles nibbles);
 /* Least-squares row scales for the present codes, rounded to f16. */
-void sl_w_strip_refit(struct sl_w_strip *s, const struct sl_w_tables *t,
-                      const struct sl_w_feedback *f);
+void sl_w_strip_refit(struct sl_w_strip *s, const struct sl_w_tables *t);
+
+/* ---- under feedback: w26, w36, p36 (w_follow.c). Errors s->e follow the codes from call to call. */
+
+/* In order of columns, each block against the errors before it. */
+void sl_w_follow_search(struct sl_w_strip *s, const struct sl_w_tables *t,
+                        const struct sl_trellis *search, const struct sl_w_feedback *f,
+                        enum sl_w_nibbles nibbles);
+/* Every block once more, against the errors of all others; what raises e H e' is not taken. */
+void sl_w_follow_sweep(struct sl_w_strip *s, const struct sl_w_tables *t,
+                       const struct sl_trellis *search, const struct sl_w_feedback *f);
+/* Row scales of least e H e' for the present codes, rounded to f16. */
+void sl_w_follow_refit(struct sl_w_strip *s, const struct sl_w_tables *t,
+                       const struct sl_trellis *search, const struct sl_w_feedback *f);
+
+/* ---- shared by both */
+
+/* Nibble whose scale fits the rms of target [32][lanes], lane by lane. */
+void sl_w_strip_guess(const struct sl_w_strip *s, const struct sl_w_tables *t, const float *target,
+                      uint8_t nib[SL_W_LANES]);
+float sl_w_round_row(float r); /* as f16 stores it */
 
 /* Table values of weight c of a lane: base and full reading; S of its block. */
 static inline unsigned sl_w_strip_index(const struct sl_w_strip *s, int c, int lane,

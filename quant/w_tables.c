@@ -125,8 +125,8 @@ int sl_w_tables_train(struct sl_w_tables *t, const struct sl_trellis *search, co
                 memcpy(s.row, row + (size_t)b * L, sizeof s.row);
                 memcpy(s.nibble, nibble + (size_t)b * nib, nib);
             }
-            sl_w_strip_search(&s, t, search, NULL, choose ? SL_W_CHOOSE : SL_W_KEEP);
-            sl_w_strip_refit(&s, t, NULL);
+            sl_w_strip_search(&s, t, search, choose ? SL_W_CHOOSE : SL_W_KEEP);
+            sl_w_strip_refit(&s, t);
             memcpy(row + (size_t)b * L, s.row, sizeof s.row);
             memcpy(nibble + (size_t)b * nib, s.nibble, nib);
             collect(&s, t->fmt, n, sum);
