@@ -1,11 +1,11 @@
 /* Calibration statistics for the encoder: from a file of sums to what one expert's matrices are judged by.
  *
  *   gate, up   covariance of the latent: the expert's own mixed with the layer's, both with mean
- *              diagonal 1; the own share is 0.8 with eight tokens a dimension or more, less below
- *   down       the expert's own covariance, off-diagonals times 0.8 (less with few tokens);
- *              without one, its diagonal
+ *              diagonal 1; n tokens for d dimensions give the own one a share of 0.8 n / (n + 4 d)
+ *   down       the expert's own covariance, off-diagonals times 0.9 n / (n + 4 d); without one, its
+ *              diagonal
  *
- * Shares as measured on k3-mini (beyond-plain.md); an expert without tokens gets the layer's for gate
+ * Both damped (calib_bank.c says how the numbers were chosen). An expert without tokens gets the layer's for gate
  * and up and plain weights for down, never garbage. */
 #ifndef SL_CONVERT_CALIB_BANK_H
 #define SL_CONVERT_CALIB_BANK_H
