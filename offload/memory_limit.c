@@ -7,9 +7,8 @@
  *   v2  /proc/self/cgroup "0::/a/b"      memory.max and memory.high: bytes or "max"
  *   v1  /proc/self/cgroup "7:memory:/a"  memory.limit_in_bytes: bytes, about 2^63 for none
  *
- * Inside a container the named path may not exist under the mount (v1 names the host's path while the
- * mount shows the container's own group as root): what is missing is skipped, the mount itself is
- * always looked at. memory.high does not kill but throttles reclaim: as a ceiling it is one. */
+ * The groups are found by base/cgroup.c. memory.high does not kill but throttles reclaim: as a ceiling
+ * it is one. */
 #define _GNU_SOURCE
 #include "offload/budget.h"
 
@@ -17,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cgroup.h"
 #include "base/file.h"
 #include "base/size.h"
 
@@ -26,25 +26,11 @@
 #define KIB ((uint64_t)1 << 10)
 #define GIB ((uint64_t)1 << 30)
 
-/* First line of root/dir/name; false when it cannot be read. */
-static bool read_line(const char *root, const char *dir, const char *name, char *line, size_t n)
-{
-    char path[SL_PATH_MAX];
-    int len = snprintf(path, sizeof path, "%s%s/%s", root, dir, name);
-    if (len < 0 || (size_t)len >= sizeof path) return false;
-    FILE *f = fopen(path, "re");
-    if (!f) return false;
-    bool ok = fgets(line, (int)n, f) != NULL;
-    fclose(f);
-    if (ok) line[strcspn(line, "\n")] = '\0';
-    return ok;
-}
-
 /* Bytes of one limit file; SL_NO_LIMIT for "max", for a huge or malformed number, for no file. */
 static uint64_t read_limit(const char *root, const char *dir, const char *name)
 {
     char line[64];
-    if (!read_line(root, dir, name, line, sizeof line)) return SL_NO_LIMIT;
+    if (!sl_cgroup_line(root, dir, name, line, sizeof line)) return SL_NO_LIMIT;
     size_t digits = strspn(line, "0123456789");
     if (!digits || line[digits] || digits > 19) return SL_NO_LIMIT;
     uint64_t bytes = strtoull(line, NULL, 10);
@@ -56,67 +42,27 @@ static uint64_t smaller(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* Smallest limit from mount/group up to mount itself. */
-static uint64_t limit_up_tree(const char *root, const char *mount, const char *group, bool v2)
-{
-    char dir[SL_PATH_MAX];
-    /* "/../x" is how a group outside the namespace shows: it is not under our mount. */
-    if (strstr(group, "/..")) group = "";
-    int n = snprintf(dir, sizeof dir, "%s%s", mount, group);
-    if (n < 0 || (size_t)n >= sizeof dir) (void)snprintf(dir, sizeof dir, "%s", mount);
-    size_t keep = strlen(mount);
-    uint64_t least = SL_NO_LIMIT;
-    for (;;) {
-        if (v2) {
-            least = smaller(least, read_limit(root, dir, "memory.max"));
-            least = smaller(least, read_limit(root, dir, "memory.high"));
-        } else {
-            least = smaller(least, read_limit(root, dir, "memory.limit_in_bytes"));
-        }
-        char *slash = strrchr(dir + keep, '/');
-        if (!slash) return least;
-        *slash = '\0';
-    }
-}
+struct least {
+    const char *root;
+    uint64_t bytes;
+};
 
-/* "cpu,memory" holds "memory". */
-static bool has_word(const char *list, size_t len, const char *word)
+static void see_group(void *ctx, const char *dir, bool v2)
 {
-    size_t want = strlen(word);
-    for (size_t at = 0; at < len;) {
-        size_t n = strcspn(list + at, ",:");
-        if (n == want && !memcmp(list + at, word, n)) return true;
-        at += n + 1;
+    struct least *l = ctx;
+    if (v2) {
+        l->bytes = smaller(l->bytes, read_limit(l->root, dir, "memory.max"));
+        l->bytes = smaller(l->bytes, read_limit(l->root, dir, "memory.high"));
+    } else {
+        l->bytes = smaller(l->bytes, read_limit(l->root, dir, "memory.limit_in_bytes"));
     }
-    return false;
 }
 
 static uint64_t cgroup_limit(const char *root)
 {
-    char path[SL_PATH_MAX];
-    int len = snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
-    FILE *f = len > 0 && (size_t)len < sizeof path ? fopen(path, "re") : NULL;
-    if (!f) return SL_NO_LIMIT;
-    uint64_t least = SL_NO_LIMIT;
-    char line[SL_PATH_MAX];
-    while (fgets(line, sizeof line, f)) {
-        line[strcspn(line, "\n")] = '\0';
-        char *list = strchr(line, ':');
-        char *group = list ? strchr(list + 1, ':') : NULL;
-        if (!group) continue;
-        size_t list_len = (size_t)(group - ++list);
-        group++;
-        bool v2 = list_len == 0;
-        if (!v2 && !has_word(list, list_len, "memory")) continue;
-        if (v2) {
-            least = smaller(least, limit_up_tree(root, "/sys/fs/cgroup", group, true));
-            least = smaller(least, limit_up_tree(root, "/sys/fs/cgroup/unified", group, true));
-        } else {
-            least = smaller(least, limit_up_tree(root, "/sys/fs/cgroup/memory", group, false));
-        }
-    }
-    fclose(f);
-    return least;
+    struct least l = {root, SL_NO_LIMIT};
+    sl_cgroup_walk(root, "memory", see_group, &l);
+    return l.bytes;
 }
 
 /* Value of "KEY:   123 kB" in bytes. */
