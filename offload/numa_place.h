@@ -3,7 +3,8 @@
  *
  * A token reads every trunk weight with all threads, so trunk and session are interleaved page by page:
  * each node serves its share. Expert slots are dealt out in one run a node, so that the drive's writes
- * and the reads of a layer's experts use the memory of all nodes. Placement never changes a result. */
+ * and the reads of a layer's experts use the memory of all nodes; an expert is then computed by threads
+ * of its node as far as they have time (numa_deal.h). Placement never changes a result. */
 #ifndef SL_OFFLOAD_NUMA_PLACE_H
 #define SL_OFFLOAD_NUMA_PLACE_H
 

@@ -22,6 +22,7 @@
 #include "offload/pack.h"
 
 struct sl_store;
+struct sl_numa_ops; /* numa_place.h */
 
 enum sl_io { SL_IO_AUTO = 0, SL_IO_URING, SL_IO_PREAD, SL_IO_MMAP };
 
@@ -36,6 +37,7 @@ struct sl_store_opts {
     uint32_t piece_bytes;          /* of one io_uring read, a multiple of 4096; 0: SL_STORE_PIECE */
     const char *evict;             /* policy name (evict.h), NULL: the default */
     const struct sl_read_ops *ops; /* NULL: as the kernel does it; tests put faults here */
+    const struct sl_numa_ops *numa; /* NULL: the machine's nodes; tests make some up */
 };
 
 /* Records in flight a drive. A reading thread each with preads: 12 to 17 MB keep a drive busy at depth
@@ -154,6 +156,10 @@ void sl_store_wait_refill(struct sl_store *s);
 /* Puts what is resident, or on its way, first; otherwise the order stays. whole (may be NULL) moves along.
  * Returns how many those are. */
 int sl_store_sort_resident(struct sl_store *s, int layer, int *ids, bool *whole, int n);
+
+/* Memory nodes that the slots are spread over, and the one that holds an address of a taken record. */
+int sl_store_nodes(const struct sl_store *s);
+int sl_store_node_of(const struct sl_store *s, const void *address);
 
 /* Largest n that sl_store_request accepts. */
 int sl_store_max_request(const struct sl_store *s);

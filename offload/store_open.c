@@ -104,7 +104,9 @@ static int make_tables(struct sl_store *s, const struct sl_store_opts *o, struct
     size_t keys = (size_t)p->cfg.n_layers * (size_t)p->cfg.n_experts;
     int rc = sl_arena_init(&s->arena, (size_t)(n * s->slot_bytes), "expert slots", err);
     if (rc) return rc;
-    sl_numa_spread(sl_numa_system(), s->arena.base, s->slot_bytes, s->n_slots);
+    const struct sl_numa_ops *numa = o->numa ? o->numa : sl_numa_system();
+    s->n_nodes = numa->nodes(numa->ctx);
+    sl_numa_spread(numa, s->arena.base, s->slot_bytes, s->n_slots);
     /* Large pages: a direct read then hands few, large pieces of memory to the drive. One here went from
      * 0.9 to 1.9 GB/s by that alone (docs/results/io.md). */
     (void)madvise(s->arena.base, s->arena.bytes, MADV_HUGEPAGE);
@@ -269,6 +271,17 @@ int sl_store_open(struct sl_store **out, const struct sl_pack *pack,
     s->stats.depth = (int)s->depth;
     *out = s;
     return 0;
+}
+
+int sl_store_nodes(const struct sl_store *s)
+{
+    return s->n_nodes;
+}
+
+int sl_store_node_of(const struct sl_store *s, const void *address)
+{
+    const uint64_t at = (uint64_t)((const unsigned char *)address - s->arena.base);
+    return sl_numa_node_of(s->n_nodes, s->n_slots, at / s->slot_bytes);
 }
 
 void sl_store_close(struct sl_store *s)

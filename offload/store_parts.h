@@ -124,6 +124,7 @@ struct sl_store {
     uint32_t n_slots;
     uint64_t slot_bytes;
     struct sl_arena arena;     /* the slots, n_slots * slot_bytes */
+    int n_nodes;               /* that the arena is spread over */
     struct sl_source *sources; /* [n_sources], those of a bank side by side */
     uint32_t n_sources;
     uint32_t *first_source; /* [n_banks + 1] */

@@ -237,8 +237,7 @@ void sl_store_end_read(struct sl_store *s, uint32_t slot, const struct sl_read_e
 {
     struct sl_slot *x = &s->slots[slot];
     bool unasked = x->loose;
-    if (x->refill && end->state == SL_SLOT_READY)
-        s->stats.refill_bytes += sl_slot_reading(x);
+    if (x->refill && end->state == SL_SLOT_READY) s->stats.refill_bytes += sl_slot_reading(x);
     s->reading--;
     if (end->state == SL_SLOT_FAILED && !unasked && try_again(s, slot, end)) {
         pthread_cond_broadcast(&s->landed); /* whoever cancels counts the reads */

@@ -54,6 +54,7 @@ int sl_graph_open(struct sl_graph **out, const struct sl_model *m, const struct 
     g->store = store;
     g->o = *o;
     g->n_threads = n_threads;
+    g->n_nodes = store ? sl_store_nodes(store) : 1;
     sl_graph_lay_out(g, base);
     *out = g;
     return 0;
@@ -114,6 +115,12 @@ void sl_graph_run(struct sl_graph *g, int n_tasks, sl_task_fn fn, void *ctx)
         region_task(&r, 0, 0);
     else
         sl_pool_run(g->pool, n_tasks, region_task, &r);
+}
+
+void sl_graph_deal(struct sl_graph *g, int n_spans, sl_task_fn fn, void *ctx)
+{
+    struct region r = {g, fn, ctx};
+    sl_numa_deal(g->pool, g->n_nodes, g->spans, n_spans, region_task, &r);
 }
 
 /* The stream after the layer, token by token in one piece (y is free then). */

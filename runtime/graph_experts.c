@@ -32,11 +32,12 @@ static int hold(const struct sl_graph *g, int expert, const struct sl_mat mats[S
     const int whole = mats[SL_GATE].fine_codes || mats[SL_UP].fine_codes || mats[SL_DOWN].fine_codes
                           ? g->moe.base_row[expert]
                           : end;
+    const int node = g->n_nodes > 1 ? sl_store_node_of(g->store, mats[SL_GATE].codes) : -1;
     int n = 0;
     for (int base = 0; base < 2; base++) {
         const int row = base ? whole : first, stop = base ? end : whole;
         if (row == stop) continue;
-        h[n] = (struct sl_held){.expert = expert, .row = row, .n = stop - row};
+        h[n] = (struct sl_held){.expert = expert, .row = row, .n = stop - row, .node = node};
         memcpy(h[n].mats, mats, sizeof h[n].mats);
         for (int m = 0; m < SL_N_MATS && base; m++)
             h[n].mats[m].fine_codes = h[n].mats[m].fine_table = NULL;
@@ -95,6 +96,8 @@ static void add_expert(struct sl_graph *g, int step, int at, const struct sl_hel
                                       .ldx = width,
                                       .y = g->moe.out + (size_t)row * latent,
                                       .ldy = latent,
+                                      .placed = h->node >= 0,
+                                      .node = h->node,
                                       .n_tok = n};
         return;
     }
@@ -111,6 +114,8 @@ static void add_expert(struct sl_graph *g, int step, int at, const struct sl_hel
                                   .y = hidden,
                                   .y2 = g->moe.hidden[1] + (size_t)used * width,
                                   .ldy = width,
+                                  .placed = h->node >= 0,
+                                  .node = h->node,
                                   .n_tok = n,
                                   .post = SL_POST_SITU};
 }
@@ -209,8 +214,13 @@ static void run_experts(struct sl_graph *g, struct sl_held *held, int n)
     for (int i = 0; i < n; i++) {
         held[i].first_task = n_tasks;
         n_tasks += (held[i].n + SL_GRAPH_BATCH - 1) / SL_GRAPH_BATCH;
+        g->spans[i] = (struct sl_numa_span){
+            .first = held[i].first_task, .n = n_tasks - held[i].first_task, .node = held[i].node};
     }
-    sl_graph_run(g, n_tasks, expert_task, &b);
+    if (g->n_nodes > 1)
+        sl_graph_deal(g, n, expert_task, &b);
+    else
+        sl_graph_run(g, n_tasks, expert_task, &b);
 }
 
 /* ---- batches */

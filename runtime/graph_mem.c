@@ -175,6 +175,9 @@ uint64_t sl_graph_lay_out(struct sl_graph *g, unsigned char *base)
     g->ld_scratch = sl_align_up(scratch, ALIGN / sizeof(float));
     g->scratch = floats(&m, (uint64_t)g->n_threads, g->ld_scratch);
     if (g->has.moe) g->held = carve(&m, 2 * (uint64_t)c->n_experts, sizeof *g->held);
+    if (g->has.moe)
+        g->spans =
+            carve(&m, 2 * (uint64_t)c->n_experts + (uint64_t)g->n_pairs + 8, sizeof *g->spans);
     g->use = g->own;
     return m.used;
 }

@@ -91,6 +91,21 @@ static uint64_t row_cost(const struct sl_seg *s)
     return (uint64_t)s->w->cols * (uint64_t)s->n_tok * (s->w2 ? 2 : 1);
 }
 
+/* Where matrices lie on single nodes: a span for each. */
+static bool deals(struct sl_graph *g, const struct sl_seg *segs, int n, int n_tasks)
+{
+    bool any = false;
+    if (g->n_nodes < 2) return false;
+    for (int i = 0; i < n; i++) {
+        const int end = i + 1 < n ? segs[i + 1].first_task : n_tasks;
+        g->spans[i] = (struct sl_numa_span){.first = segs[i].first_task,
+                                            .n = end - segs[i].first_task,
+                                            .node = segs[i].placed ? segs[i].node : -1};
+        any |= segs[i].placed;
+    }
+    return any;
+}
+
 void sl_graph_mul(struct sl_graph *g, struct sl_seg *segs, int n)
 {
     uint64_t total = 0;
@@ -111,5 +126,8 @@ void sl_graph_mul(struct sl_graph *g, struct sl_seg *segs, int n)
         n_tasks += (int)((rows + block - 1) / block);
     }
     struct mul_job job = {g, segs, n};
-    sl_graph_run(g, n_tasks, mul_task, &job);
+    if (deals(g, segs, n, n_tasks))
+        sl_graph_deal(g, n, mul_task, &job);
+    else
+        sl_graph_run(g, n_tasks, mul_task, &job);
 }

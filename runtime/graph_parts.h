@@ -20,6 +20,7 @@
 #include <limits.h>
 #include <stdatomic.h>
 #include "runtime/graph.h"
+#include "offload/numa_deal.h"
 #include "runtime/lookahead.h"
 
 #define SL_GRAPH_TOKENS 16 /* tokens of a task that works token by token */
@@ -88,6 +89,7 @@ struct sl_graph_bufs {
 struct sl_held {
     int expert;
     int row, n; /* pairs [row, row + n) */
+    int node;   /* of its memory; -1 where there is one node only */
     int first_task;
     struct sl_mat mats[SL_N_MATS];
 };
@@ -110,6 +112,8 @@ struct sl_seg {
     enum sl_post post;
     const float *extra; /* [n_tok][ldy] */
     bool fresh;
+    bool placed; /* w and w2 lie on `node`; otherwise on all alike */
+    int node;
     int block_rows, first_task; /* set by sl_graph_mul */
 };
 
@@ -143,8 +147,10 @@ struct sl_graph {
     size_t ld_scratch;
     struct sl_seg *segs; /* [n_pairs + 2] */
     int n_pairs;
-    struct sl_held *held; /* [2 * n_experts] */
-    const int *ranks;     /* [n_layers] read whole, NULL: all */
+    struct sl_held *held;       /* [2 * n_experts] */
+    int n_nodes;                /* memory nodes that slots are spread over */
+    struct sl_numa_span *spans; /* [2 * n_experts + n_pairs + 8], for dealing tasks to nodes */
+    const int *ranks;           /* [n_layers] read whole, NULL: all */
 
     /* the chunk in progress */
     struct sl_state *st;
@@ -164,6 +170,8 @@ struct sl_graph {
 /* Parallel region; a single task runs in place. After an interrupt tasks are left out, and the next
  * sl_graph_check ends the chunk: a region of a long chunk may take many seconds. */
 void sl_graph_run(struct sl_graph *g, int n_tasks, sl_task_fn fn, void *ctx);
+/* The same for tasks of spans[n], threads of a span's node first. */
+void sl_graph_deal(struct sl_graph *g, int n_spans, sl_task_fn fn, void *ctx);
 
 static inline float *sl_graph_scratch(const struct sl_graph *g, int worker)
 {

@@ -74,7 +74,8 @@ void golden_open(struct golden_engine *e, const char *pack, const struct golden_
         .slot_budget_bytes = (uint64_t)o->slots * sl_store_slot_bytes(e->pack),
         .io = o->ops ? SL_IO_PREAD : o->io, /* the faults are put into pread */
         .check_crc = true,
-        .ops = o->ops};
+        .ops = o->ops,
+        .numa = o->numa};
     must(sl_store_open(&e->store, e->pack, &so, &err), &err);
     must(sl_state_open(&e->state, &e->pack->cfg, ctx, !o->no_expanded, &e->arena, &err), &err);
     unsigned cpu = o->reference ? 0 : sl_cpu_detect();

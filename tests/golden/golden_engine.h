@@ -8,15 +8,16 @@
 #include "runtime/graph.h"
 
 struct golden_opts {
-    int threads;                   /* 0: 1 */
-    int chunk;                     /* largest chunk, 0: 64 */
-    uint64_t ctx;                  /* 0: 512 */
-    unsigned cpu;                  /* feature mask, as far as this machine has it */
-    bool reference;                /* C kernels only: cpu is taken as 0 */
-    bool no_expanded;              /* without the cache of expanded keys */
-    int slots;                     /* expert slots, 0: all records */
-    enum sl_io io;                 /* how records are read */
-    const struct sl_read_ops *ops; /* of the store, NULL: plain reads */
+    int threads;                    /* 0: 1 */
+    int chunk;                      /* largest chunk, 0: 64 */
+    uint64_t ctx;                   /* 0: 512 */
+    unsigned cpu;                   /* feature mask, as far as this machine has it */
+    bool reference;                 /* C kernels only: cpu is taken as 0 */
+    bool no_expanded;               /* without the cache of expanded keys */
+    int slots;                      /* expert slots, 0: all records */
+    enum sl_io io;                  /* how records are read */
+    const struct sl_read_ops *ops;  /* of the store, NULL: plain reads */
+    const struct sl_numa_ops *numa; /* memory nodes, NULL: the machine's */
 };
 
 struct golden_engine {

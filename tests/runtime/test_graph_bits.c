@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "base/file.h"
+#include "offload/numa_place.h"
 #include "tests/golden/golden_engine.h"
 #include "tests/golden/golden_files.h"
 
@@ -243,6 +244,31 @@ static void without_cache(void **state)
         }
 }
 
+/* Slots spread over nodes that are made up: other threads take the tasks, nothing else changes. */
+static int made_up_nodes(void *ctx)
+{
+    return *(int *)ctx;
+}
+
+static void bind_nothing(void *ctx, void *base, size_t bytes, int node)
+{
+    assert_true(bytes > 0 && base && node >= 0 && node < *(int *)ctx);
+}
+
+static void nodes(void **state)
+{
+    (void)state;
+    for (int n = 2; n <= 5; n += 3)
+        for (int m = 0; m < N_MODELS; m++)
+            for (int chunk = 1; chunk <= 100; chunk += 99) {
+                const struct sl_numa_ops ops = {
+                    .nodes = made_up_nodes, .bind = bind_nothing, .ctx = &n};
+                const struct golden_opts o = {
+                    .threads = 4, .chunk = chunk, .slots = chunk == 1 ? 20 : 0, .numa = &ops};
+                check(m, packs[m], chunk == 1 ? 60 : N_TOKENS, &o, "several nodes");
+            }
+}
+
 /* Chunks of many panels in lent memory: what the engine does with the slots' memory, and here with any. */
 static void lent(void **state)
 {
@@ -358,11 +384,16 @@ static void asking_and_looking(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chunks),        cmocka_unit_test(threads),
-        cmocka_unit_test(rungs),         cmocka_unit_test(expert_formats),
-        cmocka_unit_test(io_methods),    cmocka_unit_test(slots),
-        cmocka_unit_test(without_cache), cmocka_unit_test(lent),
-        cmocka_unit_test(long_context),  cmocka_unit_test(asking_and_looking)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(chunks),
+                                       cmocka_unit_test(threads),
+                                       cmocka_unit_test(rungs),
+                                       cmocka_unit_test(expert_formats),
+                                       cmocka_unit_test(io_methods),
+                                       cmocka_unit_test(slots),
+                                       cmocka_unit_test(without_cache),
+                                       cmocka_unit_test(lent),
+                                       cmocka_unit_test(nodes),
+                                       cmocka_unit_test(long_context),
+                                       cmocka_unit_test(asking_and_looking)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
