@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/size.h"
+#include "convert/input.h"
 
 /* Chosen by the output error on 24,576 and 67,584 tokens that the statistics had not seen (k3-mini; rms of
  * w26's error over the output, 42,000 tokens in): damping 0.01 -> 0.1 0.1872 -> 0.1853, with own shares of
@@ -91,6 +92,14 @@ void sl_calib_file_close(struct sl_calib_file *f)
 const char *sl_calib_file_sha256(const struct sl_calib_file *f)
 {
     return f->sha256;
+}
+
+int sl_calib_file_counts(const struct sl_calib_file *f, int layer, uint64_t *counts,
+                         struct sl_err *err)
+{
+    char name[SL_STATS_NAME];
+    snprintf(name, sizeof name, "L%03d.counts", layer);
+    return sl_stats_get(f->in, name, counts, (size_t)f->c->n_experts * sizeof *counts, err);
 }
 
 /* ---- one layer */
@@ -183,19 +192,70 @@ static double trust(const struct sl_calib_bank *b, int expert, size_t d)
     return n / (n + HALF_TOKENS * (double)d);
 }
 
-static int open_latent(struct sl_calib_expert *x, const struct sl_calib_bank *b, int expert,
-                       struct sl_err *err)
+/* The diagonal of a metric as weights of the columns; before it is factored. */
+static int keep_diagonal(float **out, const double *h, size_t n, struct sl_err *err)
+{
+    *out = malloc(n * sizeof **out);
+    if (!*out) return sl_fail(err, SL_E_NOMEM, NULL, "calibration", "out of memory");
+    for (size_t i = 0; i < n; i++) {
+        const double v = h[i * (n + 1)];
+        (*out)[i] = (float)(v > 0.01 ? v : 0.01);
+    }
+    return 0;
+}
+
+/* Own covariance mixed with the layer's. */
+static void latent_metric(const struct sl_calib_bank *b, int expert, double *h)
 {
     size_t L = (size_t)b->c->latent_size, n = L * L;
     double share = OWN_SHARE * trust(b, expert, L);
-    double *h = malloc(n * sizeof *h);
-    if (!h) return sl_fail(err, SL_E_NOMEM, NULL, "calibration", "out of memory");
     const float *own = b->latent_e + (size_t)expert * n;
     for (size_t i = 0; i < n; i++) h[i] = (double)own[i];
     if (!normalise(h, L)) share = 0;
     for (size_t i = 0; i < n; i++)
         h[i] = (share > 0 ? share * h[i] : 0) + (1 - share) * b->latent[i];
-    int rc = sl_w_feedback_open(&x->own[0], h, (int)L, DAMP, err);
+}
+
+/* Own covariance, off-diagonals shrunk; false when the expert was never used. */
+static bool hidden_metric(const struct sl_calib_bank *b, int expert, double *h)
+{
+    size_t W = (size_t)b->c->moe_intermediate_size, n = W * W;
+    const float *own = b->hidden_e + (size_t)expert * n;
+    double off = DOWN_SHRINK * trust(b, expert, W);
+    for (size_t i = 0; i < n; i++) h[i] = (double)own[i] * (i % (W + 1) ? off : 1.0);
+    bool seen = normalise(h, W);
+    for (size_t i = 0; seen && i < n; i += W + 1)
+        h[i] = off / DOWN_SHRINK * h[i] + (1.0 - off / DOWN_SHRINK); /* mean diagonal is 1 */
+    return seen;
+}
+
+/* Sum of an expert's squares; 0 when it was never used. */
+static double diag_sum(const struct sl_calib_bank *b, int expert)
+{
+    size_t W = (size_t)b->c->moe_intermediate_size;
+    double sum = 0;
+    for (size_t i = 0; i < W; i++) sum += b->hidden_diag[(size_t)expert * W + i];
+    return sum;
+}
+
+/* Weight of a column, mean 1, never below a hundredth of it: what calibration has not seen may still
+ * come. */
+static float diag_weight(const struct sl_calib_bank *b, int expert, size_t i, double sum)
+{
+    size_t W = (size_t)b->c->moe_intermediate_size;
+    double v = b->hidden_diag[(size_t)expert * W + i] * (double)W / sum;
+    return (float)(v > 0.01 ? v : 0.01);
+}
+
+static int open_latent(struct sl_calib_expert *x, const struct sl_calib_bank *b, int expert,
+                       struct sl_err *err)
+{
+    size_t L = (size_t)b->c->latent_size;
+    double *h = malloc(L * L * sizeof *h);
+    if (!h) return sl_fail(err, SL_E_NOMEM, NULL, "calibration", "out of memory");
+    latent_metric(b, expert, h);
+    int rc = keep_diagonal(&x->h[0], h, L, err);
+    if (!rc) rc = sl_w_feedback_open(&x->own[0], h, (int)L, DAMP, err);
     free(h);
     return rc;
 }
@@ -203,43 +263,53 @@ static int open_latent(struct sl_calib_expert *x, const struct sl_calib_bank *b,
 static int open_hidden(struct sl_calib_expert *x, const struct sl_calib_bank *b, int expert,
                        struct sl_err *err)
 {
-    size_t W = (size_t)b->c->moe_intermediate_size, n = W * W;
-    double *h = malloc(n * sizeof *h);
+    size_t W = (size_t)b->c->moe_intermediate_size;
+    double *h = malloc(W * W * sizeof *h);
     if (!h) return sl_fail(err, SL_E_NOMEM, NULL, "calibration", "out of memory");
-    const float *own = b->hidden_e + (size_t)expert * n;
-    double off = DOWN_SHRINK * trust(b, expert, W);
-    for (size_t i = 0; i < n; i++) h[i] = (double)own[i] * (i % (W + 1) ? off : 1.0);
-    bool seen = normalise(h, W);
-    for (size_t i = 0; seen && i < n; i += W + 1)
-        h[i] = off / DOWN_SHRINK * h[i] + (1.0 - off / DOWN_SHRINK); /* mean diagonal is 1 */
-    int rc = seen ? sl_w_feedback_open(&x->own[1], h, (int)W, DAMP_DOWN, err) : 0;
+    int rc = 0;
+    if (hidden_metric(b, expert, h)) {
+        rc = keep_diagonal(&x->h[1], h, W, err);
+        if (!rc) rc = sl_w_feedback_open(&x->own[1], h, (int)W, DAMP_DOWN, err);
+    }
     free(h);
     return rc;
 }
 
-/* Weights with mean 1, never below a hundredth of it: what calibration has not seen may still come. */
 static int open_diag(struct sl_calib_expert *x, const struct sl_calib_bank *b, int expert,
                      struct sl_err *err)
 {
     size_t W = (size_t)b->c->moe_intermediate_size;
-    const double *d = b->hidden_diag + (size_t)expert * W;
-    double sum = 0;
-    for (size_t i = 0; i < W; i++) sum += d[i];
+    double sum = diag_sum(b, expert);
     if (!(sum > 0)) return 0;
-    x->h = malloc(W * sizeof *x->h);
-    if (!x->h) return sl_fail(err, SL_E_NOMEM, NULL, "calibration", "out of memory");
-    for (size_t i = 0; i < W; i++) {
-        double v = d[i] * (double)W / sum;
-        x->h[i] = (float)(v > 0.01 ? v : 0.01);
-    }
+    x->h[1] = malloc(W * sizeof *x->h[1]);
+    if (!x->h[1]) return sl_fail(err, SL_E_NOMEM, NULL, "calibration", "out of memory");
+    for (size_t i = 0; i < W; i++) x->h[1][i] = diag_weight(b, expert, i, sum);
     return 0;
+}
+
+void sl_calib_metric(const struct sl_calib_bank *b, int expert, int mat, double *h)
+{
+    const size_t n = (size_t)sl_mat_cols(b->c, mat);
+    if (mat != SL_DOWN) {
+        if (b->latent_e)
+            latent_metric(b, expert, h);
+        else
+            memcpy(h, b->latent, n * n * sizeof *h);
+        return;
+    }
+    if (b->hidden_e && hidden_metric(b, expert, h)) return;
+    const double sum = b->hidden_e ? 0 : diag_sum(b, expert);
+    memset(h, 0, n * n * sizeof *h);
+    for (size_t i = 0; i < n; i++)
+        h[i * (n + 1)] = sum > 0 ? (double)diag_weight(b, expert, i, sum) : 1.0;
 }
 
 int sl_calib_expert_open(struct sl_calib_expert *x, const struct sl_calib_bank *b, int expert,
                          struct sl_err *err)
 {
     memset(x, 0, sizeof *x);
-    int rc = b->latent_e ? open_latent(x, b, expert, err) : 0;
+    int rc = b->latent_e ? open_latent(x, b, expert, err)
+                         : keep_diagonal(&x->h[0], b->latent, (size_t)b->c->latent_size, err);
     if (!rc) rc = b->hidden_e ? open_hidden(x, b, expert, err) : open_diag(x, b, expert, err);
     if (rc) {
         sl_calib_expert_close(x);
@@ -254,6 +324,7 @@ void sl_calib_expert_close(struct sl_calib_expert *x)
 {
     sl_w_feedback_close(&x->own[0]);
     sl_w_feedback_close(&x->own[1]);
-    free(x->h);
+    free(x->h[0]);
+    free(x->h[1]);
     memset(x, 0, sizeof *x);
 }

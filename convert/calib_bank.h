@@ -23,18 +23,28 @@ int sl_calib_file_open(struct sl_calib_file **out, const char *path, const struc
 void sl_calib_file_close(struct sl_calib_file *f); /* NULL is fine */
 const char *sl_calib_file_sha256(const struct sl_calib_file *f);
 
+/* Tokens of each expert of a layer, counts [n_experts]. */
+int sl_calib_file_counts(const struct sl_calib_file *f, int layer, uint64_t *counts,
+                         struct sl_err *err);
+
 /* Statistics of one layer, read whole. Immutable once open; shared by jobs. */
 struct sl_calib_bank;
 int sl_calib_bank_open(struct sl_calib_bank **out, const struct sl_calib_file *f, int layer,
                        struct sl_err *err);
 void sl_calib_bank_close(struct sl_calib_bank *b);
 
+/* The metric an expert's matrix is encoded in, as a full matrix h [cols][cols], mean diagonal near 1; the
+ * identity where calibration knows nothing. */
+void sl_calib_metric(const struct sl_calib_bank *b, int expert, int mat, double *h);
+
 /* How the matrices of one expert are weighted. */
 struct sl_calib_expert {
     struct sl_w_feedback
         own[2]; /* what this expert alone uses: gate and up, down; cols 0 when unused */
     const struct sl_w_feedback *feedback[SL_N_MATS]; /* NULL: none */
-    float *h; /* weights of down without a covariance, or NULL */
+    /* Weights of the columns, [cols] of gate and up, then of down: for a format without feedback, and for
+     * down without a covariance. NULL: plain. */
+    float *h[2];
 };
 int sl_calib_expert_open(struct sl_calib_expert *x, const struct sl_calib_bank *b, int expert,
                          struct sl_err *err);

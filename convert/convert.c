@@ -23,6 +23,7 @@
 
 #include "base/file.h"
 #include "convert/free_source.h"
+#include "convert/mix_plan.h"
 #include "convert/pack_writer.h"
 #include "convert/plan_space.h"
 #include "convert/resume.h"
@@ -142,12 +143,17 @@ static int finish_leftover(struct run *r)
 static int check_opts(struct run *r)
 {
     const struct sl_convert_opts *o = &r->o;
-    if (!sl_fmt_is_expert(o->experts))
+    if (!sl_fmt_is_expert(o->experts) && o->experts != SL_FMT_MIX)
         return sl_fail(r->err, SL_E_ARG, NULL, "--experts", "%s: not a format for experts",
                        sl_fmt_name(o->experts));
     if (o->calib && !sl_trellis_is(o->experts))
         return sl_fail(r->err, SL_E_ARG, NULL, "--calib",
                        "%s experts are lossless: nothing to weigh", sl_fmt_name(o->experts));
+    if (o->experts == SL_FMT_MIX && !o->calib)
+        return sl_fail(r->err, SL_E_ARG, NULL, "--experts",
+                       "a mix is chosen by statistics: give --calib STATS");
+    if (o->sensitivity && o->experts != SL_FMT_MIX)
+        return sl_fail(r->err, SL_E_ARG, NULL, "--sensitivity", "is for a mix");
     if (!sl_fmt_is_trunk(o->trunk))
         return sl_fail(r->err, SL_E_ARG, NULL, "--trunk", "%s: not one of bf16, t8, t6, t4",
                        sl_fmt_name(o->trunk));
@@ -298,6 +304,10 @@ static int preflight(struct run *r, bool resume)
     if (!rc)
         rc = sl_jobs_open(&r->jobs, r->o.jobs, sl_plan_job_bytes(r->plan), SL_JOB_BUDGET, "convert",
                           r->err);
+    if (rc) return rc;
+    if (!resume && r->o.experts == SL_FMT_MIX)
+        rc =
+            sl_mix_plan(r->plan, r->o.sensitivity, r->o.mix_bits, r->jobs, &r->report->mix, r->err);
     if (rc) return rc;
     rc = resume ? sl_resume_scan(r->journal, r->plan, r->err)
                 : sl_plan_scan(r->plan, r->jobs, r->err);
@@ -548,5 +558,6 @@ int sl_convert(const char *src, const char *dst, const struct sl_convert_opts *o
         sl_fail(err, rc, NULL, NULL, "%s; finished parts are kept: run the same command to resume",
                 err->text);
     close_run(&r);
+    if (!report) sl_mix_report_close(own.mix);
     return rc;
 }

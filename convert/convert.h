@@ -18,6 +18,8 @@ struct sl_convert_opts {
     enum sl_fmt trunk;            /* SL_FMT_BF16, T8, T6 or T4 */
     int jobs;                     /* 0: one per core */
     const char *calib;            /* statistics file for trellis formats, NULL: none */
+    double mix_bits;              /* experts SL_FMT_MIX: mean bits a weight, stored */
+    const char *sensitivity;      /* of calibrate --sensitivity, for a mix; NULL: layers alike */
     const char *const *bank_dirs; /* NULL/0: DST/experts */
     int n_bank_dirs;
     bool dry_run, free_source, drop_vision;
@@ -29,6 +31,7 @@ struct sl_convert_opts {
     uint64_t task_bytes; /* how finely work is cut; 0: 16 MiB. No byte depends on it (tests) */
 };
 
+struct sl_mix_report;
 struct sl_convert_report {
     uint64_t source_bytes; /* shard files, headers included */
     uint64_t trunk_bytes, bank_bytes, vision_bytes, other_bytes,
@@ -41,6 +44,9 @@ struct sl_convert_report {
     int jobs;              /* after the cap by memory */
     uint64_t buffer_bytes; /* of all jobs together */
     double seconds;
+    struct sl_mix_report
+        *mix; /* what a mix chose (convert/mix_plan.h), the caller's; NULL: no mix, or
+                                  resumed */
 };
 
 /* src: a checkpoint folder, or a lossless pack of ours (SL_E_SOURCE when it is lossy). dst: a new or

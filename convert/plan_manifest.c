@@ -47,6 +47,7 @@ static void put_all(FILE *f, const struct sl_plan *p, const char *config)
             ",\"trunk_bytes\":%" PRIu64 ",\"vision_bytes\":%" PRIu64 ",\n",
             sl_fmt_name(p->experts), sl_fmt_name(p->trunk_fmt), p->slot_bytes, p->trunk.bytes,
             p->vision.bytes);
+    if (p->experts == SL_FMT_MIX) fprintf(f, "\"mix\":%g,\n", p->mix_bits);
     if (p->calib) fprintf(f, "\"calib\":\"%s\",\n", sl_calib_file_sha256(p->calib));
     put_tensors(f, "tensors", &p->trunk);
     put_tensors(f, "vision", &p->vision);

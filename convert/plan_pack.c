@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include "convert/plan_pack.h"
 #include "convert/calib_bank.h"
+#include "convert/mix_plan.h"
 #include "convert/trellis_bank.h"
 
 #include <stdio.h>
@@ -126,13 +127,18 @@ static int add_banks(struct sl_plan *p, const struct sl_convert_opts *o, struct 
     return 0;
 }
 
-/* A record's layout for each set of matrices that m4 may turn out not to hold. */
+/* A record's layout for each set of matrices that m4 may turn out not to hold, or each set of formats of a
+ * mix; other formats have one. */
 static int lay_out_records(struct sl_plan *p, struct sl_err *err)
 {
     const struct sl_config *c = &p->in->cfg;
-    for (int bits = 0; p->n_banks && bits < 1 << SL_N_MATS; bits++) {
+    p->n_layouts = p->experts == SL_FMT_M4    ? 1 << SL_N_MATS
+                   : p->experts == SL_FMT_MIX ? SL_PLAN_LAYOUTS
+                                              : 1;
+    for (int bits = 0; p->n_banks && bits < p->n_layouts; bits++) {
         enum sl_fmt fmt[SL_N_MATS];
         for (int m = 0; m < SL_N_MATS; m++) fmt[m] = bits >> m & 1 ? SL_FMT_MXFP4 : p->experts;
+        if (p->experts == SL_FMT_MIX) sl_mix_code_formats(bits, fmt);
         int rc =
             sl_record_layout(&p->layout[bits], fmt, c->latent_size, c->moe_intermediate_size, err);
         if (rc) return rc;
@@ -162,6 +168,7 @@ int sl_plan_open(struct sl_plan **out, const struct sl_input *in, const char *ds
     if (!p) return sl_fail(err, SL_E_NOMEM, dst, "plan", "out of memory");
     p->in = in;
     p->experts = o->experts;
+    p->mix_bits = o->mix_bits;
     p->trunk_fmt = o->trunk;
     p->task_bytes = o->task_bytes ? o->task_bytes : SL_TASK_BYTES;
     size_t n_layers = (size_t)in->cfg.n_layers;
@@ -222,7 +229,7 @@ int sl_plan_fix_sizes(struct sl_plan *p, struct sl_err *err)
             if (!sl_add_u64(b->file_bytes, e->bytes, &b->file_bytes) || b->file_bytes > INT64_MAX)
                 return sl_fail(err, SL_E_SOURCE, b->path, NULL, "larger than any file");
             if (e->bytes > p->slot_bytes) p->slot_bytes = e->bytes;
-            p->escapes += (uint64_t)__builtin_popcount(b->escape[x]);
+            if (p->experts == SL_FMT_M4) p->escapes += (uint64_t)__builtin_popcount(b->escape[x]);
         }
     }
     const char *text;

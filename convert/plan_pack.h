@@ -16,6 +16,8 @@
  * second on a slow drive, large enough that a task is one long write. */
 #define SL_TASK_BYTES ((uint64_t)16 << 20)
 
+#define SL_PLAN_LAYOUTS 27 /* three formats to the power of three matrices */
+
 struct sl_jobs;
 struct sl_calib_file;
 
@@ -42,7 +44,9 @@ struct sl_plan_bank {
     char *dir;  /* as pack.json names it: "experts", or an absolute path */
     char *path; /* of the bank file */
     uint64_t file_bytes;
-    uint8_t *escape; /* [n_experts] bit m: matrix m is stored as mxfp4 because m4 cannot hold it */
+    /* [n_experts] layout code. m4: bit m, matrix m is stored as mxfp4 because m4 cannot hold it; mix: the
+     * formats of its matrices (convert/mix_plan.h); 0 for the others. */
+    uint8_t *escape;
 };
 
 struct sl_plan_file {
@@ -54,6 +58,7 @@ struct sl_plan_file {
 struct sl_plan {
     const struct sl_input *in;
     enum sl_fmt experts, trunk_fmt;
+    double mix_bits;             /* target when experts are SL_FMT_MIX */
     struct sl_calib_file *calib; /* NULL: not calibrated; owned */
     uint64_t task_bytes;
     char *dst;
@@ -63,9 +68,10 @@ struct sl_plan {
     struct sl_plan_range vision_range; /* n 0 when there is none */
     struct sl_plan_bank *banks;        /* one a MoE layer, by layer */
     int n_banks;
-    int *bank_of;                                /* [n_layers], -1 for a dense layer */
-    struct sl_bank_entry layout[1 << SL_N_MATS]; /* by escape bits */
-    uint32_t record_max;                         /* largest record the scan can lead to */
+    int *bank_of;                                 /* [n_layers], -1 for a dense layer */
+    struct sl_bank_entry layout[SL_PLAN_LAYOUTS]; /* by layout code */
+    int n_layouts;
+    uint32_t record_max; /* largest record the scan can lead to */
     uint32_t slot_bytes;
     uint64_t *extra_bytes; /* [in->n_extra] */
     uint64_t manifest_bytes;

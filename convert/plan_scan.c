@@ -25,7 +25,7 @@ static int scan_expert(void *ctx, int task, uint8_t *buf, struct sl_err *err)
     int x = task % c->n_experts;
     uint64_t done = 0;
 
-    b->escape[x] = 0;
+    if (s->p->experts != SL_FMT_MIX) b->escape[x] = 0;
     for (int m = 0; m < SL_N_MATS; m++) {
         uint64_t n = sl_mat_scales_bytes(c, m);
         int rows = sl_mat_rows(c, m);

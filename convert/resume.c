@@ -32,6 +32,7 @@ char *sl_resume_begin(const struct sl_plan *p, const struct sl_convert_opts *o)
               cJSON_AddStringToObject(id, "experts", sl_fmt_name(o->experts)) &&
               cJSON_AddStringToObject(id, "trunk", sl_fmt_name(o->trunk)) &&
               cJSON_AddBoolToObject(id, "vision", !o->drop_vision);
+    if (ok && o->experts == SL_FMT_MIX) ok = cJSON_AddNumberToObject(id, "mix", o->mix_bits);
     if (ok && p && p->calib)
         ok = cJSON_AddStringToObject(id, "calib", sl_calib_file_sha256(p->calib));
     cJSON *dirs = ok ? cJSON_AddArrayToObject(id, "bank_dirs") : NULL;
@@ -112,7 +113,7 @@ int sl_resume_scan(const struct sl_journal *j, struct sl_plan *p, struct sl_err 
         const char *digits = sl_journal_find(j, key);
         if (!digits || strlen(digits) != (size_t)n) return damaged(j, key, err);
         for (int x = 0; x < n; x++) {
-            if (digits[x] < '0' || digits[x] > '7') return damaged(j, key, err);
+            if (digits[x] < '0' || digits[x] >= '0' + p->n_layouts) return damaged(j, key, err);
             b->escape[x] = (uint8_t)(digits[x] - '0');
         }
     }

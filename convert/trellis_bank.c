@@ -11,7 +11,8 @@ enum { SAMPLE_EXPERTS = 18 };
 
 bool sl_trellis_is(enum sl_fmt fmt)
 {
-    return fmt == SL_FMT_W26 || fmt == SL_FMT_W36 || fmt == SL_FMT_P36 || fmt == SL_FMT_W16;
+    return fmt == SL_FMT_MIX || fmt == SL_FMT_W26 || fmt == SL_FMT_W36 || fmt == SL_FMT_P36 ||
+           fmt == SL_FMT_W16;
 }
 
 static int widest(const struct sl_config *c)
@@ -42,17 +43,50 @@ static struct sl_mat source_mat(const struct sl_config *c, const struct sl_in_ex
                            .scales = x->scales[m]};
 }
 
+static int slot_of(enum sl_fmt fmt)
+{
+    static const enum sl_fmt order[SL_TRELLIS_FORMATS] = {SL_FMT_W16, SL_FMT_W26, SL_FMT_W36,
+                                                          SL_FMT_P36};
+    int i = 0;
+    while (i < SL_TRELLIS_FORMATS - 1 && order[i] != fmt) i++;
+    return i;
+}
+
 struct training {
     struct sl_trellis_bank *t;
     const struct sl_plan *p;
     const struct sl_plan_bank *b;
+    int n; /* tables to train: matrix kinds and formats */
+    struct {
+        int m;
+        enum sl_fmt fmt;
+    } jobs[SL_N_MATS * SL_TRELLIS_FORMATS];
 };
 
-/* Table of matrix kind `m`. Rows of a sample expert are taken at even steps, so that a wide matrix is
- * seen from top to bottom. */
-static int train_kind(void *ctx, int m, uint8_t *buf, struct sl_err *err)
+/* Which tables the experts of the bank need. */
+static void list_tables(struct training *k)
+{
+    bool used[SL_N_MATS][SL_TRELLIS_FORMATS] = {{false}};
+    for (int x = 0; x < k->p->in->cfg.n_experts; x++)
+        for (int m = 0; m < SL_N_MATS; m++) {
+            const enum sl_fmt fmt = (enum sl_fmt)k->p->layout[k->b->escape[x]].fmt[m];
+            bool *seen = &used[m][slot_of(fmt)];
+            if (!*seen) {
+                k->jobs[k->n].m = m;
+                k->jobs[k->n++].fmt = fmt;
+            }
+            *seen = true;
+        }
+}
+
+/* One table. Rows of a sample expert are taken at even steps, so that a wide matrix is seen from top to
+ * bottom. */
+static int train_table(void *ctx, int task, uint8_t *buf, struct sl_err *err)
 {
     struct training *k = ctx;
+    const int m = k->jobs[task].m;
+    const enum sl_fmt fmt = k->jobs[task].fmt;
+    struct sl_w_tables *tables = &k->t->tables[m][slot_of(fmt)];
     const struct sl_input *in = k->p->in;
     const struct sl_config *c = &in->cfg;
     int rows = sl_mat_rows(c, m), cols = sl_mat_cols(c, m);
@@ -76,8 +110,8 @@ static int train_kind(void *ctx, int m, uint8_t *buf, struct sl_err *err)
                               sample + ((size_t)i * (size_t)take + (size_t)r) * (size_t)cols);
     }
     if (!rc) {
-        sl_w_tables_seed(&k->t->tables[m], k->p->experts, SL_TRELLIS_LAMBDA);
-        rc = sl_w_tables_train(&k->t->tables[m], &k->t->search, sample, experts * take, cols, NULL,
+        sl_w_tables_seed(tables, fmt, SL_TRELLIS_LAMBDA);
+        rc = sl_w_tables_train(tables, &k->t->search, sample, experts * take, cols, NULL,
                                SL_TRELLIS_TRAIN_ROUNDS, strip, err);
     }
     free(sample);
@@ -87,11 +121,12 @@ static int train_kind(void *ctx, int m, uint8_t *buf, struct sl_err *err)
 int sl_trellis_train(struct sl_trellis_bank *t, const struct sl_plan *p,
                      const struct sl_plan_bank *b, struct sl_jobs *jobs, struct sl_err *err)
 {
-    struct training k = {t, p, b};
+    struct training k = {.t = t, .p = p, .b = b};
     memset(t, 0, sizeof *t);
     sl_trellis_init(&t->search, sl_cpu_detect());
     int rc = p->calib ? sl_calib_bank_open(&t->calib, p->calib, b->layer, err) : 0;
-    return rc ? rc : sl_jobs_run(jobs, SL_N_MATS, train_kind, &k, err);
+    list_tables(&k);
+    return rc ? rc : sl_jobs_run(jobs, k.n, train_table, &k, err);
 }
 
 void sl_trellis_bank_free(struct sl_trellis_bank *t)
@@ -104,7 +139,7 @@ int sl_trellis_fill(const struct sl_trellis_bank *t, const struct sl_plan *p, in
                     const struct sl_bank_entry *e, const struct sl_in_expert *src, uint8_t *record,
                     uint8_t *work, struct sl_err *err)
 {
-    struct sl_calib_expert calib = {.h = NULL};
+    struct sl_calib_expert calib = {.h = {NULL}};
     int rc = t->calib ? sl_calib_expert_open(&calib, t->calib, expert, err) : 0;
     const struct sl_config *c = &p->in->cfg;
     float *w = (float *)work;
@@ -113,12 +148,12 @@ int sl_trellis_fill(const struct sl_trellis_bank *t, const struct sl_plan *p, in
         struct sl_mat from = source_mat(c, src, m);
         for (int r = 0; r < from.rows; r++)
             sl_mat_decode_row(&from, r, w + (size_t)r * (size_t)from.cols);
-        struct sl_w_job job = {.tables = &t->tables[m],
+        struct sl_w_job job = {.tables = &t->tables[m][slot_of((enum sl_fmt)e->fmt[m])],
                                .search = &t->search,
                                .w = w,
                                .rows = from.rows,
                                .cols = from.cols,
-                               .h = m == SL_DOWN ? calib.h : NULL,
+                               .h = calib.h[m == SL_DOWN],
                                .feedback = calib.feedback[m],
                                .rounds = SL_TRELLIS_SCALE_ROUNDS,
                                .sweeps = SL_TRELLIS_SWEEPS};

@@ -16,8 +16,11 @@
 #define SL_TRELLIS_SWEEPS       2     /* half the time; a third gains 0.2 % of the output error */
 #define SL_TRELLIS_LAMBDA       0.25f /* p36: weight of the base reading (progressive.md) */
 
+#define SL_TRELLIS_FORMATS 4 /* w16, w26, w36, p36 */
+
 struct sl_trellis_bank {
-    struct sl_w_tables tables[SL_N_MATS];
+    /* One a format that the bank uses; fmt SL_FMT_NONE: not used. */
+    struct sl_w_tables tables[SL_N_MATS][SL_TRELLIS_FORMATS];
     struct sl_trellis search;
     struct sl_calib_bank *calib; /* NULL: not calibrated */
 };

@@ -18,7 +18,7 @@ static const struct {
     {SL_FMT_F32, "f32"}, {SL_FMT_BF16, "bf16"}, {SL_FMT_F16, "f16"}, {SL_FMT_U8, "u8"},
     {SL_FMT_T8, "t8"},   {SL_FMT_T6, "t6"},     {SL_FMT_T4, "t4"},   {SL_FMT_MXFP4, "mxfp4"},
     {SL_FMT_M4, "m4"},   {SL_FMT_W36, "w36"},   {SL_FMT_P36, "p36"}, {SL_FMT_W26, "w26"},
-    {SL_FMT_W16, "w16"},
+    {SL_FMT_W16, "w16"}, {SL_FMT_MIX, "mix"},
 };
 enum { N_NAMES = sizeof names / sizeof names[0] };
 

@@ -23,7 +23,8 @@ enum sl_fmt {
     SL_FMT_W36 = 22,
     SL_FMT_P36 = 23,
     SL_FMT_W26 = 24,
-    SL_FMT_W16 = 25
+    SL_FMT_W16 = 25,
+    SL_FMT_MIX = 31 /* of no matrix: a pack whose experts differ, chosen by convert/mix_plan.h */
 };
 
 /* Bytes of each plane of one matrix; 0 where the format has none. Planes are stored one after the

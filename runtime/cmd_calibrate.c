@@ -17,12 +17,13 @@
 #include "runtime/lookahead_fit.h"
 #include "runtime/rank_fit.h"
 #include "runtime/report.h"
+#include "runtime/sensitivity.h"
 
 struct calibrate_flags {
     const char *out, *ids, *text, *ref;
     int64_t tokens, window;
     uint64_t expert_bytes;
-    bool json, lookahead_only, ranks;
+    bool json, lookahead_only, ranks, sensitivity;
     struct sl_engine_flags engine;
 };
 
@@ -90,6 +91,13 @@ static int parse(struct calibrate_flags *f, int argc, char **argv, const char **
          .group = "Output",
          .help = "measure which ranks of p36 experts pay for a whole read, against --ref; the plan "
                  "goes into PACK, with --bits as its default"},
+        {.name = "--sensitivity",
+         .kind = SL_ARG_FLAG,
+         .out = &f->sensitivity,
+         .group = "Output",
+         .help =
+             "write how much each layer's experts matter instead, for `convert --experts mix:X`; a "
+             "few thousand --tokens will do"},
         {.name = "--ref",
          .kind = SL_ARG_STRING,
          .out = &f->ref,
@@ -118,8 +126,10 @@ static int parse(struct calibrate_flags *f, int argc, char **argv, const char **
     f->text = pos[1];
     if (!f->ids == !f->text) return sl_args_usage(&cmd, "give either TEXT or --ids F");
     if (!f->ranks != !f->ref) return sl_args_usage(&cmd, "--ranks and --ref PACK go together");
-    if (f->ranks && (f->out || f->lookahead_only))
-        return sl_args_usage(&cmd, "--ranks writes into PACK: no -o, no --lookahead-only");
+    if (f->ranks && (f->out || f->lookahead_only || f->sensitivity))
+        return sl_args_usage(&cmd, "--ranks writes into PACK: no -o, no other output");
+    if (f->sensitivity && f->lookahead_only)
+        return sl_args_usage(&cmd, "--sensitivity and --lookahead-only write files of their own");
     if (!f->out && !f->ranks) return sl_args_usage(&cmd, "-o STATS is missing");
     return SL_ARGS_GO;
 }
@@ -392,6 +402,47 @@ static int calibrate_ranks(struct run *r, const char *pack, sluice_options opts)
     return status;
 }
 
+/* Sensitivities of layers in place of sums. */
+static int measure_sensitivity(struct run *r, const struct sl_ids *ids, struct sl_err *err)
+{
+    const struct sl_pack *p = r->p->pack;
+    const struct sl_rank_text text = {ids->v, ids->n, (size_t)r->f->window};
+    double *kl = malloc((size_t)p->cfg.n_layers * sizeof *kl);
+    sluice_error e = {0};
+    if (!kl) return sl_fail(err, SL_E_NOMEM, NULL, "sensitivity", "out of memory");
+    int rc = sl_sensitivity_measure(kl, r->s, &text, &e);
+    if (rc) {
+        err->code = e.code;
+        snprintf(err->text, sizeof err->text, "%s", e.text);
+    }
+    if (!rc) rc = sl_sensitivity_save(kl, r->s, r->f->out, err);
+    if (!rc && r->f->json) {
+        cJSON *o = sl_report_open(sl_pool_threads(r->s->pool));
+        if (o) {
+            sl_report_str(o, "out", r->f->out);
+            sl_report_u64(o, "tokens", ids->n / text.window * text.window);
+            cJSON *layers = cJSON_AddArrayToObject(o, "layers");
+            for (int l = 0; l < p->cfg.n_layers; l++) {
+                if (p->bank_of[l] < 0) continue;
+                cJSON *v = cJSON_CreateObject();
+                sl_report_u64(v, "layer", (uint64_t)l);
+                sl_report_f64(v, "sensitivity", kl[l]);
+                cJSON_AddItemToArray(layers, v);
+            }
+            sl_engine_stats_json(o, r->s);
+        }
+        rc = sl_report_print(o, err);
+    } else if (!rc) {
+        printf("%-6s %s\n", "layer", "KL a unit of relative error power of its experts' outputs");
+        for (int l = 0; l < p->cfg.n_layers; l++)
+            if (p->bank_of[l] >= 0) printf("%-6d %.4f\n", l, kl[l]);
+        printf("%zu tokens -> %s\n", ids->n / text.window * text.window, r->f->out);
+        rc = sl_cmd_flush(err);
+    }
+    free(kl);
+    return rc;
+}
+
 static int calibrate(struct run *r, const char *pack, sluice_options *opts)
 {
     struct sl_err err = {0};
@@ -403,15 +454,18 @@ static int calibrate(struct run *r, const char *pack, sluice_options *opts)
     if ((size_t)snprintf(r->part, sizeof r->part, "%s.part", r->f->out) >= sizeof r->part)
         rc = sl_fail(&err, SL_E_ARG, r->f->out, NULL, "the path is too long");
     if (!rc) rc = read_ids(&ids, r->f, r->p, &err);
-    if (!rc && !r->f->lookahead_only) rc = open_sums(r, &ids, &err);
+    const bool other = r->f->lookahead_only || r->f->sensitivity; /* in place of sums */
+    if (!rc && !other) rc = open_sums(r, &ids, &err);
     if (rc) {
         status = sl_cmd_fail(&err);
     } else if (sluice_session_open(&r->s, r->p, opts, &e)) {
         status = sl_engine_fail(&e);
     } else {
-        rc = r->f->lookahead_only ? fit_lookahead(r, &ids, &err) : feed_all(r, &ids, &err);
-        if (!rc && !r->f->lookahead_only) rc = sl_calib_save(r->sums, r->f->out, r->meta, &err);
-        if (!rc && !r->f->lookahead_only) {
+        rc = r->f->sensitivity      ? measure_sensitivity(r, &ids, &err)
+             : r->f->lookahead_only ? fit_lookahead(r, &ids, &err)
+                                    : feed_all(r, &ids, &err);
+        if (!rc && !other) rc = sl_calib_save(r->sums, r->f->out, r->meta, &err);
+        if (!rc && !other) {
             unlink(r->part);
             rc = report(r, &err);
         }

@@ -1,12 +1,15 @@
 /* sluice convert: a checkpoint, or a lossless pack, into a pack. */
 #define _GNU_SOURCE
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
 #include "base/size.h"
 #include "convert/convert.h"
+#include "convert/mix_plan.h"
 #include "runtime/args.h"
 #include "runtime/commands.h"
 #include "runtime/report.h"
@@ -30,6 +33,59 @@ static double rate(const struct sl_convert_report *r)
     return r->seconds > 0 ? (double)r->total_bytes / r->seconds : 0;
 }
 
+/* What a mix chose and why: a line a layer. Counts are of experts, in gate/up/down. */
+static void print_mix(const struct sl_mix_report *r)
+{
+    printf("mix of %.4g bits: %.3f stored, %.3f read a token%s", r->target, r->bits, r->read_bits,
+           r->measured ? "" : "; layers alike: no --sensitivity was given\n");
+    if (r->measured) printf("; estimate of the KL %.4f\n", r->harm);
+    printf("%-6s %11s %6s  %-16s %-16s %-16s %s\n", "layer", "sensitivity", "bits", "w16", "w26",
+           "w36", "error of w16, w26, w36 in gate");
+    for (int i = 0; i < r->n_layers; i++) {
+        const struct sl_mix_layer *l = &r->layers[i];
+        printf("%-6d %11.4g %6.3f ", l->layer, l->sensitivity, l->bits);
+        for (int f = 0; f < SL_MIX_FORMATS; f++) {
+            char text[48];
+            snprintf(text, sizeof text, "%u/%u/%u", l->experts[SL_GATE][f], l->experts[SL_UP][f],
+                     l->experts[SL_DOWN][f]);
+            printf(" %-16s", text);
+        }
+        printf(" %.3f %.3f %.3f%s\n", sqrt(l->error[SL_GATE][0]), sqrt(l->error[SL_GATE][1]),
+               sqrt(l->error[SL_GATE][2]), l->unseen ? ", some experts unseen" : "");
+    }
+}
+
+static void report_mix(cJSON *j, const struct sl_mix_report *r)
+{
+    cJSON *m = cJSON_AddObjectToObject(j, "mix");
+    sl_report_f64(m, "target_bits", r->target);
+    sl_report_f64(m, "stored_bits", r->bits);
+    sl_report_f64(m, "read_bits", r->read_bits);
+    sl_report_bool(m, "sensitivity_measured", r->measured);
+    sl_report_f64(m, "harm", r->harm);
+    cJSON *layers = cJSON_AddArrayToObject(m, "layers");
+    for (int i = 0; layers && i < r->n_layers; i++) {
+        const struct sl_mix_layer *l = &r->layers[i];
+        cJSON *v = cJSON_CreateObject();
+        sl_report_u64(v, "layer", (uint64_t)l->layer);
+        sl_report_f64(v, "sensitivity", l->sensitivity);
+        sl_report_f64(v, "bits", l->bits);
+        sl_report_f64(v, "read_bits", l->read_bits);
+        sl_report_f64(v, "harm", l->harm);
+        sl_report_u64(v, "unseen_experts", l->unseen);
+        for (int k = 0; k < SL_N_MATS; k++) {
+            static const char *const names[SL_N_MATS] = {"gate", "up", "down"};
+            cJSON *mat = cJSON_AddObjectToObject(v, names[k]);
+            for (int f = 0; f < SL_MIX_FORMATS; f++) {
+                cJSON *one = cJSON_AddObjectToObject(mat, sl_fmt_name(sl_mix_formats[f]));
+                sl_report_u64(one, "experts", l->experts[k][f]);
+                sl_report_f64(one, "error", sqrt(l->error[k][f]));
+            }
+        }
+        cJSON_AddItemToArray(layers, v);
+    }
+}
+
 static int print_human(const char *src, const char *dst, const struct sl_convert_opts *o,
                        const struct sl_convert_report *r, struct sl_err *err)
 {
@@ -47,6 +103,7 @@ static int print_human(const char *src, const char *dst, const struct sl_convert
     if (o->experts == SL_FMT_M4)
         printf(", %llu matrices kept as mxfp4", (unsigned long long)r->m4_escapes);
     printf("\n");
+    if (r->mix) print_mix(r->mix);
     if (o->dry_run) {
         print_size("free", r->free_bytes);
         if (r->missing_bytes) print_size("missing", r->missing_bytes);
@@ -71,6 +128,7 @@ static int print_json(const char *src, const char *dst, const struct sl_convert_
     sl_report_str(j, "trunk_format", sl_fmt_name(o->trunk));
     sl_report_bool(j, "dry_run", o->dry_run);
     sl_report_bool(j, "resumed", r->resumed);
+    if (r->mix) report_mix(j, r->mix);
     sl_report_u64(j, "source_bytes", r->source_bytes);
     sl_report_u64(j, "trunk_bytes", r->trunk_bytes);
     sl_report_u64(j, "bank_bytes", r->bank_bytes);
@@ -100,9 +158,21 @@ static int check_tokenizer(const char *dir, const struct sl_config *cfg, int cod
     return rc;
 }
 
+/* A format, or mix:BITS. */
+static bool read_experts(const char *s, struct sl_convert_opts *o)
+{
+    if (strncmp(s, "mix:", 4) == 0) {
+        char *end;
+        o->experts = SL_FMT_MIX;
+        o->mix_bits = strtod(s + 4, &end);
+        return end != s + 4 && !*end && o->mix_bits > 0 && o->mix_bits < 32;
+    }
+    o->experts = sl_fmt_by_name(s);
+    return sl_fmt_is_expert(o->experts);
+}
+
 int sl_cmd_convert(int argc, char **argv)
 {
-    static const char *const expert_formats[] = {"m4", "mxfp4", "w36", "p36", "w26", "w16", NULL};
     static const char *const trunk_formats[] = {"bf16", "t8", "t6", "t4", NULL};
     const char *experts = "m4";
     const char *trunk = "bf16";
@@ -119,9 +189,10 @@ int sl_cmd_convert(int argc, char **argv)
          .metavar = "FMT",
          .help =
              "routed experts: m4 (4.125 bits a weight, lossless), mxfp4 (4.25, as released), w36 "
-             "(3.125), p36 (3.125, readable at 2.125), w26 (2.125), w16 (1.125)",
-         .def = "m4",
-         .choices = expert_formats},
+             "(3.125), p36 (3.125, readable at 2.125), w26 (2.125), w16 (1.125), or mix:X: w16, "
+             "w26 and "
+             "w36 chosen by expert and matrix for X bits a weight, with --calib",
+         .def = "m4"},
         {.name = "--trunk",
          .kind = SL_ARG_STRING,
          .out = &trunk,
@@ -136,6 +207,13 @@ int sl_cmd_convert(int argc, char **argv)
          .group = "Formats",
          .metavar = "STATS",
          .help = "statistics of `sluice calibrate` for w36, p36, w26, w16"},
+        {.name = "--sensitivity",
+         .kind = SL_ARG_STRING,
+         .out = &o.sensitivity,
+         .group = "Formats",
+         .metavar = "F",
+         .help = "of `sluice calibrate --sensitivity`, for a mix",
+         .def = "all layers alike"},
         {.name = "--drop-vision",
          .kind = SL_ARG_FLAG,
          .out = &o.drop_vision,
@@ -189,7 +267,9 @@ int sl_cmd_convert(int argc, char **argv)
     if (status != SL_ARGS_GO) return status;
     struct sl_err err = {0};
     struct sl_convert_report report;
-    o.experts = sl_fmt_by_name(experts);
+    if (!read_experts(experts, &o))
+        return sl_args_usage(&cmd, "--experts %s: not one of m4, mxfp4, w36, p36, w26, w16, mix:X",
+                             experts);
     o.trunk = sl_fmt_by_name(trunk);
     o.jobs = (int)jobs;
     o.bank_dirs = bank_dirs.v;
@@ -199,5 +279,6 @@ int sl_cmd_convert(int argc, char **argv)
     if (!rc)
         rc = json ? print_json(pos[0], pos[1], &o, &report, &err)
                   : print_human(pos[0], pos[1], &o, &report, &err);
+    sl_mix_report_close(report.mix);
     return rc ? sl_cmd_fail(&err) : 0;
 }

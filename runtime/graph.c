@@ -150,6 +150,12 @@ void sl_graph_set_ranks(struct sl_graph *g, const int *ranks)
     g->ranks = ranks;
 }
 
+void sl_graph_move_experts(struct sl_graph *g, int layer, float eps)
+{
+    g->moved_layer = layer;
+    g->moved_eps = layer < 0 ? 0 : eps;
+}
+
 static double stalled(const struct sl_graph *g)
 {
     struct sl_store_stats st = {0};

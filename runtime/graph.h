@@ -77,6 +77,11 @@ void sl_graph_force_routes(struct sl_graph *g, sl_routes_fn fn, void *ctx);
  * the graph; NULL: all whole. Experts of one plane set are the same either way. */
 void sl_graph_set_ranks(struct sl_graph *g, const int *ranks);
 
+/* Moves every output entry of the routed experts of one layer by eps times the rms of its row, up or down
+ * by layer, position, rank and entry: what an error of that size does (runtime/sensitivity.h). layer -1:
+ * nothing is moved. */
+void sl_graph_move_experts(struct sl_graph *g, int layer, float eps);
+
 /* Where the time of all feeds so far went; the sum is the time inside sl_graph_feed but for its checks. */
 struct sl_stage_seconds {
     double attention; /* mix, norm, KDA or MLA, embedding */

@@ -162,6 +162,28 @@ static int group_pairs(struct sl_graph *g)
     return n_wanted;
 }
 
+/* Bits of (layer, position, rank, 64 entries): a fixed scramble, nothing is drawn. */
+static uint64_t signs(int layer, uint64_t position, int rank, int part)
+{
+    uint64_t z = (position << 20 ^ (uint64_t)layer << 10 ^ (uint64_t)rank << 4) +
+                 (uint64_t)(part + 1) * UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return z ^ z >> 31;
+}
+
+static void move_row(const struct sl_graph *g, int tok, int rank, float *row)
+{
+    const int n = g->c->latent_size;
+    float sum = 0;
+    for (int i = 0; i < n; i++) sum += row[i] * row[i];
+    const float by = g->moved_eps * sqrtf(sum / (float)n);
+    for (int i = 0; i < n; i += 64) {
+        const uint64_t s = signs(g->l, g->pos + (uint64_t)tok, rank, i / 64);
+        for (int j = 0; j < 64 && i + j < n; j++) row[i + j] += s >> j & 1 ? by : -by;
+    }
+}
+
 static void sum_task(void *ctx, int task, int worker)
 {
     (void)worker;
@@ -175,6 +197,8 @@ static void sum_task(void *ctx, int task, int worker)
         memset(sum, 0, sizeof(float) * latent);
         for (int j = 0; j < c->top_k; j++) {
             const int i = t * c->top_k + j;
+            if (g->moved_eps > 0 && g->moved_layer == g->l)
+                move_row(g, t, j, b->out + (size_t)b->pair_of[i] * latent);
             g->k.axpy(sum, b->weights[i], b->out + (size_t)b->pair_of[i] * latent, c->latent_size);
         }
         if (c->latent_norm)

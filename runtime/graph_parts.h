@@ -151,6 +151,8 @@ struct sl_graph {
     int n_nodes;                /* memory nodes that slots are spread over */
     struct sl_numa_span *spans; /* [2 * n_experts + n_pairs + 8], for dealing tasks to nodes */
     const int *ranks;           /* [n_layers] read whole, NULL: all */
+    int moved_layer;            /* see sl_graph_move_experts; only with moved_eps > 0 */
+    float moved_eps;
 
     /* the chunk in progress */
     struct sl_state *st;
