@@ -10,6 +10,7 @@
 #include "base/progress.h"
 #include "runtime/cli_input.h"
 #include "runtime/commands.h"
+#include "runtime/engine.h"
 #include "runtime/engine_flags.h"
 #include "runtime/eval_math.h"
 #include "runtime/report.h"
@@ -33,6 +34,8 @@ struct eval {
     double *kl;        /* [n_windows * window], NULL without --ref */
     size_t n_kl;
     uint64_t agree;
+    uint64_t flips[SL_MAX_LAYERS]; /* chosen experts that the reference did not choose */
+    bool has_flips;
     const int32_t *window_ids;
     struct sl_progress *progress;
 };
@@ -189,6 +192,7 @@ static int run_windows(struct eval *v, sluice_session *own, sluice_session *ref,
         v->window_ids = v->ids.v + i * (uint64_t)v->stride;
         if (ref) rc = feed_window(v, ref, on_ref, e);
         if (!rc) rc = feed_window(v, own, on_own, e);
+        if (!rc && v->has_flips) sl_engine_flips(own, ref, (uint64_t)v->window, v->flips);
         v->own.windows++;
         sl_progress_add(v->progress, 1, 0);
     }
@@ -205,6 +209,19 @@ struct result {
     double nll, ppl, top1_text, kl_mean, kl_p99, ppl_ratio, top1;
 };
 
+/* Share of a layer's choices that differ from the reference's; of all layers for layer -1. */
+static double flip_share(const struct eval *v, const sluice_session *s, int layer)
+{
+    const struct sl_config *c = &s->p->pack->cfg;
+    uint64_t flips = 0, choices = 0;
+    for (int l = 0; l < c->n_layers; l++) {
+        if (!sl_config_is_moe(c, l) || (layer >= 0 && l != layer)) continue;
+        flips += v->flips[l];
+        choices += v->own.positions * (uint64_t)c->top_k;
+    }
+    return choices ? (double)flips / (double)choices : 0;
+}
+
 static struct result score(struct eval *v)
 {
     struct result r = {0};
@@ -219,6 +236,28 @@ static struct result score(struct eval *v)
     r.ppl_ratio = exp(r.nll - mean(v->ref.nll, v->ref.scored));
     r.top1 = mean((double)v->agree, v->n_kl);
     return r;
+}
+
+static void put_flips(cJSON *o, const struct eval *v, const sluice_session *s)
+{
+    const struct sl_config *c = &s->p->pack->cfg;
+    if (!v->has_flips) return;
+    sl_report_f64(o, "flips", flip_share(v, s, -1));
+    cJSON *list = cJSON_AddArrayToObject(o, "flips_by_layer"); /* null: no routed experts */
+    for (int l = 0; list && l < c->n_layers; l++)
+        cJSON_AddItemToArray(list, sl_config_is_moe(c, l) ? cJSON_CreateNumber(flip_share(v, s, l))
+                                                          : cJSON_CreateNull());
+}
+
+static void print_flips(const struct eval *v, const sluice_session *s)
+{
+    const struct sl_config *c = &s->p->pack->cfg;
+    if (!v->has_flips) return;
+    printf("flips       %.4f of the chosen experts are not the reference's; by layer:",
+           flip_share(v, s, -1));
+    for (int l = 0; l < c->n_layers; l++)
+        if (sl_config_is_moe(c, l)) printf(" %.4f", flip_share(v, s, l));
+    printf("\n");
 }
 
 static int print_result(struct eval *v, const struct eval_flags *f, const sluice_session *s,
@@ -244,6 +283,7 @@ static int print_result(struct eval *v, const struct eval_flags *f, const sluice
                 sl_report_f64(o, "kl_p99", r.kl_p99);
                 sl_report_f64(o, "ppl_ratio", r.ppl_ratio);
                 sl_report_f64(o, "top1", r.top1);
+                put_flips(o, v, s);
             }
             sl_engine_stats_json(o, s);
         }
@@ -262,6 +302,7 @@ static int print_result(struct eval *v, const struct eval_flags *f, const sluice
                "ppl_ratio   %.6f\n"
                "top1        %.4f agreement with the reference\n",
                r.kl_mean, r.kl_p99, r.ppl_ratio, r.top1);
+    print_flips(v, s);
     return sl_cmd_flush(err);
 }
 
@@ -298,6 +339,23 @@ static int open_ref(sluice_pack **p, sluice_session **s, const char *path, sluic
     return sluice_session_open(s, *p, &opts, e);
 }
 
+/* Flips are counted where both choose for themselves among the same experts. */
+static int keep_flips(struct eval *v, const struct eval_flags *f, sluice_session *own,
+                      sluice_session *ref, sluice_error *e)
+{
+    struct sl_err err = {0};
+    if (!ref || strcmp(f->routes, "ref") == 0) return 0;
+    const struct sl_config *a = &own->p->pack->cfg, *b = &ref->p->pack->cfg;
+    if (a->n_layers != b->n_layers || a->n_experts != b->n_experts || a->top_k != b->top_k)
+        return 0;
+    for (int l = 0; l < a->n_layers; l++)
+        if (sl_config_is_moe(a, l) != sl_config_is_moe(b, l)) return 0;
+    int rc = sl_engine_keep_routes(own, &err);
+    if (!rc) rc = sl_engine_keep_routes(ref, &err);
+    v->has_flips = !rc;
+    return rc ? sl_engine_give(e, &err, rc) : 0;
+}
+
 static int evaluate(struct eval *v, const struct eval_flags *f, sluice_pack *p, sluice_options opts)
 {
     struct sl_err err = {0};
@@ -315,7 +373,7 @@ static int evaluate(struct eval *v, const struct eval_flags *f, sluice_pack *p, 
     if ((f->ref && open_ref(&ref_pack, &ref, f->ref, opts, v->vocab, &e)) ||
         sluice_session_open(&own, p, &opts, &e) ||
         (strcmp(f->routes, "ref") == 0 && sluice_follow_routes(own, ref, &e)) ||
-        run_windows(v, own, ref, &e)) {
+        keep_flips(v, f, own, ref, &e) || run_windows(v, own, ref, &e)) {
         status = sl_engine_fail(&e);
         goto out;
     }

@@ -26,7 +26,8 @@
 struct sl_engine_opts {
     int threads;
     uint64_t ram_bytes, ctx, chunk, logit_rows;
-    uint64_t panel; /* 0: the planner's; tests make small ones, so that small models have long chunks */
+    uint64_t
+        panel; /* 0: the planner's; tests make small ones, so that small models have long chunks */
     enum sl_io io;
     const char *evict; /* a name of evict.h */
     double bits;       /* mean bits a weight read of p36 experts, 0: as the pack's plan says */
@@ -126,6 +127,13 @@ void sl_engine_observe(struct sluice_session *s);
 /* The store of earlier states that o asks for; with the pack's lock held. o->prefix_bytes 0: none. */
 int sl_engine_open_prefix(struct sluice_pack *p, const struct sl_engine_opts *o,
                           struct sl_err *err);
+/* Keeps the routes of all positions from here on, for sl_engine_flips; takes ctx * layers * top_k * 4 bytes
+ * beside the plan. SL_E_NOMEM. */
+int sl_engine_keep_routes(struct sluice_session *s, struct sl_err *err);
+/* Experts that s chose and ref did not, over their first n positions: added to flips [n_layers]. Both keep
+ * routes, and their models have the same layers and experts. */
+void sl_engine_flips(const struct sluice_session *s, const struct sluice_session *ref, uint64_t n,
+                     uint64_t *flips);
 void sl_engine_note_routes(struct sluice_session *s, int layer, uint64_t position, int n_tokens,
                            const struct sl_route *r);
 

@@ -47,6 +47,27 @@ static int start_noting(struct sluice_session *s, struct sl_err *err)
     return 0;
 }
 
+int sl_engine_keep_routes(struct sluice_session *s, struct sl_err *err)
+{
+    return start_noting(s, err);
+}
+
+void sl_engine_flips(const struct sluice_session *s, const struct sluice_session *ref, uint64_t n,
+                     uint64_t *flips)
+{
+    const struct sl_config *c = &s->p->pack->cfg;
+    for (uint64_t t = 0; t < n; t++)
+        for (int l = 0; l < c->n_layers; l++) {
+            if (!sl_config_is_moe(c, l)) continue;
+            const int32_t *own = route_at(s, l, t), *other = route_at(ref, l, t);
+            for (int i = 0; i < c->top_k; i++) {
+                int j = 0;
+                while (j < c->top_k && other[j] != own[i]) j++;
+                flips[l] += j == c->top_k;
+            }
+        }
+}
+
 int sluice_follow_routes(sluice_session *s, sluice_session *leader, sluice_error *error)
 {
     struct sl_err err = {0};

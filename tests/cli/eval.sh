@@ -30,6 +30,7 @@ check first_window "$(json "$T/out" nll_mean)" \
 run eval "$P" --ids "$T/first.u16" --window 64 --ref "$P" --json
 check itself_is_at_distance_0 "kl $(json "$T/out" kl_mean)" \
     [ "$(json "$T/out" kl_mean) $(json "$T/out" kl_p99) $(json "$T/out" ppl_ratio) $(json "$T/out" top1)" = "0 0 1 1" ]
+check itself_flips_nothing "$(json "$T/out" flips)" [ "$(json "$T/out" flips)" = 0 ]
 run convert $NANO "$T/t8.pack" --trunk t8
 run eval "$T/t8.pack" --ids "$T/first.u16" --window 64 --ref "$P" --json
 check t8_trunk_is_near "kl $(json "$T/out" kl_mean)" \
@@ -37,6 +38,8 @@ check t8_trunk_is_near "kl $(json "$T/out" kl_mean)" \
 check p99_is_above_the_mean "p99 $(json "$T/out" kl_p99)" \
     awk -v k="$(json "$T/out" kl_mean)" -v p="$(json "$T/out" kl_p99)" 'BEGIN { exit !(p > k) }'
 cp "$T/out" "$T/t8.json"
+check flips_are_few_and_there "$(json "$T/out" flips)" \
+    awk -v f="$(json "$T/out" flips)" 'BEGIN { exit !(f > 0 && f < 0.2) }'
 run eval "$T/t8.pack" --ids "$T/first.u16" --window 64 --ref "$P"
 check human_report "exit $status" grep -q '^kl_mean ' "$T/out"
 kl=$(json "$T/t8.json" kl_mean)
