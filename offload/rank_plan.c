@@ -172,7 +172,7 @@ static int read_points(struct sl_rank_plan *r, const cJSON *list, const char *fi
                        struct sl_err *err)
 {
     for (const cJSON *v = list->child; v; v = v->next) {
-        double two[2];
+        double two[2] = {0, 0};
         if (r->n_points == SL_RANK_POINTS)
             return sl_fail(err, SL_E_PACK, file, "ranks.points", "more than %d", SL_RANK_POINTS);
         int rc = read_numbers(v, two, 2, KL_MAX, file, "ranks.points", err);
