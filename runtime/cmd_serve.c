@@ -142,7 +142,7 @@ static int parse(struct serve_flags *f, int argc, char **argv, const char **pos)
          .group = "Service",
          .metavar = "SIZE",
          .help = "memory for states of earlier prompts, to go on from",
-         .def = "0: only where a session stands"},
+         .def = "eight states, an eighth of the expert slots at most"},
         {.name = "--prefix-dir",
          .kind = SL_ARG_STRING,
          .out = &f->prefix_dir,
@@ -171,8 +171,6 @@ static int parse(struct serve_flags *f, int argc, char **argv, const char **pos)
     if (!f->api_key) f->api_key = getenv("SLUICE_API_KEY");
     if (f->api_key && !f->api_key[0])
         return sl_args_usage(&cmd, "--api-key: the key is empty; leave it out to ask for none");
-    if (f->prefix_dir && !f->prefix_bytes)
-        return sl_args_usage(&cmd, "--prefix-dir needs --prefix-cache SIZE");
     return SL_ARGS_GO;
 }
 
@@ -316,11 +314,12 @@ int sl_cmd_serve(int argc, char **argv)
         return 2;
     }
     sluice_options opts = sl_engine_flags_options(&f.engine);
-    opts.prefix_bytes = f.prefix_bytes;
     opts.prefix_dir = f.prefix_dir;
     sluice_pack *p = NULL;
     sluice_error e = {0};
     if (sluice_pack_open(&p, pos[0], &opts, &e)) return sl_engine_fail(&e);
+    if (!f.prefix_bytes) f.prefix_bytes = sluice_prefix_suggest(p, &opts);
+    opts.prefix_bytes = f.prefix_bytes;
     status = serve_pack(&f, p, pos[0], &opts);
     sluice_pack_close(p);
     return status;

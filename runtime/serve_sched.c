@@ -473,7 +473,7 @@ static void add_stats(sluice_stats *sum, const sluice_stats *b)
 static bool shared_group(const char *name)
 {
     static const char *const once[] = {"trunk",     "trunk ring", "tables",
-                                       "tokenizer", "process",    "prefix store"};
+                                       "tokenizer", "process",    "prefix cache"};
     for (size_t i = 0; i < sizeof once / sizeof *once; i++)
         if (strcmp(name, once[i]) == 0) return true;
     return false;

@@ -21,7 +21,7 @@ joined() { # FILE KEY
     cat "$T/joined"
 }
 
-serve_start "$P" --queue 2
+serve_start "$P" --queue 2 --prefix-cache 16MiB
 # ---------------------------------------------------------------- the small endpoints
 get /health
 check health "$code $(cat "$T/out")" [ "$code $(json "$T/out" status)" = "200 ok" ]
@@ -120,6 +120,14 @@ ask /v1/chat/completions "@$T/turn2"
 cached=$(json "$T/out" usage prompt_tokens_details cached_tokens)
 check turn_two_reuses_turn_one "$code, $cached of $n cached, content '$content'" [ "${cached:-0}" -ge $((n - 2)) ]
 check cached_is_at_most_the_prompt "$cached" [ "$cached" -le "$(json "$T/out" usage prompt_tokens)" ]
+
+# Another conversation in between moves the session away; the stored state of the first is found again.
+ask /v1/chat/completions '{"messages":[{"role":"user","content":"Something else."}],"max_tokens":3,"reasoning_effort":"none"}'
+ask /v1/chat/completions "@$T/turn2"
+again=$(json "$T/out" usage prompt_tokens_details cached_tokens)
+check turn_two_after_another_conversation "$again cached" [ "${again:-0}" -ge $((n - 2)) ]
+get /stats
+check stored_states_are_counted "$(json "$T/out" prefix_snapshots)" [ "$(json "$T/out" prefix_snapshots)" -ge 1 ]
 
 # ---------------------------------------------------------------- refusals
 refuse() { # NAME PATH BODY STATUS CODE [PARAM]
@@ -259,7 +267,6 @@ check terminate_exits_0 "exit $status: $(cat "$T/serve.err")" [ "$status" = 0 ]
 # ---------------------------------------------------------------- usage
 refused no_such_host 2 'host' serve "$P" --host no-such-host.invalid
 refused empty_key 2 'the key is empty' serve "$P" --api-key ''
-refused prefix_dir_alone 2 'needs --prefix-cache' serve "$P" --prefix-dir "$T/x"
 refused serve_missing_pack 4 'no-such.pack' serve "$T/no-such.pack"
 "$SLUICE" serve "$P" --host 0.0.0.0 --port 0 2>"$T/serve.err" &
 PID=$!
