@@ -143,7 +143,8 @@ int sl_cmd_bench_io(int argc, char **argv)
          .out = &f.path,
          .group = "What",
          .metavar = "DIR",
-         .help = "folder on the drive; of a pack its largest bank is read, else a temporary file",
+         .help = "folder on the drive, or a file; of a pack its largest bank is read, else a "
+                 "temporary file",
          .def = "."},
         {.name = "--record",
          .kind = SL_ARG_SIZE,

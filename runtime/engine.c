@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include "base/file.h"
 #include "base/version.h"
@@ -309,6 +310,14 @@ static int open_parts(struct sluice_session *s, const struct sl_engine_opts *o, 
     return 0;
 }
 
+static void page_faults(uint64_t *minor, uint64_t *major)
+{
+    struct rusage u = {0};
+    (void)getrusage(RUSAGE_SELF, &u);
+    *minor = (uint64_t)u.ru_minflt;
+    *major = (uint64_t)u.ru_majflt;
+}
+
 int sluice_session_open(sluice_session **out, sluice_pack *p, const sluice_options *opts,
                         sluice_error *error)
 {
@@ -331,6 +340,7 @@ int sluice_session_open(sluice_session **out, sluice_pack *p, const sluice_optio
     rc = open_parts(s, &o, &err);
     if (rc) goto fail;
     s->evict = o.evict;
+    page_faults(&s->minor_faults, &s->major_faults);
     if (opts && opts->trace && sluice_trace(s, opts->trace, error)) {
         rc = error ? error->code : SL_E_IO;
         sluice_session_close(s);
@@ -541,6 +551,9 @@ void sluice_get_stats(const sluice_session *s, sluice_stats *out)
         out->ahead_named = s->ahead->stats.named;
         out->ahead_right = s->ahead->stats.right;
     }
+    page_faults(&out->minor_faults, &out->major_faults);
+    out->minor_faults -= s->minor_faults;
+    out->major_faults -= s->major_faults;
     copy_drives(&st, out);
     memcpy(out->io_note, st.io_note, sizeof out->io_note);
 }

@@ -115,7 +115,8 @@ struct sluice_session {
     uint64_t prefill_tokens, decode_tokens, chunks; /* of more than one token */
     double prefill_seconds, decode_seconds;
     sluice_stages prefill_stages, decode_stages;
-    double prefill_busy, decode_busy; /* drive seconds, mean over drives */
+    double prefill_busy, decode_busy;    /* drive seconds, mean over drives */
+    uint64_t minor_faults, major_faults; /* of the process when the session was opened */
 };
 
 /* Checks o (NULL: all defaults) against the model and fills out. SL_E_ARG names option and value. */

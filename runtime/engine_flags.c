@@ -194,6 +194,8 @@ void sl_engine_stats_json(cJSON *obj, const sluice_session *s)
     sl_report_f64(obj, "prefill_tok_per_s", sl_rate(st.prefill_tokens, st.prefill_seconds));
     sl_report_f64(obj, "decode_tok_per_s", sl_rate(st.decode_tokens, st.decode_seconds));
     sl_report_f64(obj, "stall_seconds", st.stall_seconds);
+    sl_report_u64(obj, "minor_page_faults", st.minor_faults);
+    sl_report_u64(obj, "major_page_faults", st.major_faults);
     sl_report_bool(obj, "direct_io", st.direct_io);
     sl_report_str(obj, "io", st.io);
     if (st.io_note[0]) sl_report_str(obj, "io_note", st.io_note);

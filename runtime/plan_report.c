@@ -28,7 +28,9 @@ void sl_plan_report_fill(struct sl_plan_report *r, double hits, uint64_t prompt)
     sl_cost_token(&r->in, r->hits_high, &r->high);
     r->n_prompts = 0;
     for (int i = 0; i < SL_PLAN_PROMPTS; i++) {
-        if (!lengths[i] || lengths[i] > info->ctx) continue;
+        bool twice = false;
+        for (int j = 0; j < i; j++) twice |= lengths[j] == lengths[i];
+        if (!lengths[i] || lengths[i] > info->ctx || twice) continue;
         r->prompts[r->n_prompts].tokens = lengths[i];
         sl_cost_prompt(&r->in, lengths[i], &r->prompts[r->n_prompts++].cost);
     }

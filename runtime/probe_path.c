@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "offload/pack.h"
 
@@ -16,6 +17,12 @@ int sl_probe_path_find(struct sl_probe_path *out, const char *path, uint64_t rec
     memset(out, 0, sizeof *out);
     out->record_bytes = record_bytes ? record_bytes : SL_PROBE_RECORD;
     out->writes = true;
+    struct stat st;
+    if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && strlen(path) < sizeof out->path) {
+        memcpy(out->path, path, strlen(path) + 1); /* a file is read as it is */
+        out->writes = false;
+        return 0;
+    }
     if (!sl_is_dir(path)) return sl_fail(err, SL_E_ARG, NULL, "--path", "%s is no folder", path);
     if (strlen(path) >= sizeof out->path || !sl_path_join(manifest, path, "pack.json"))
         return sl_fail(err, SL_E_ARG, NULL, "--path", "too long");

@@ -113,15 +113,19 @@ typedef struct {
     double prefill_drive_busy_seconds, decode_drive_busy_seconds;
     int n_drives;
     sluice_drive drives[SLUICE_MAX_DRIVES];
-    uint64_t trunk_bytes_read;  /* from the drive: once at open, and what streamed since */
-    uint64_t expert_refill_bytes; /* of expert_bytes_read: read again after a prompt, behind all else */
-    uint64_t lent_peak_bytes;     /* most memory of the slots that a prompt's activations have had */
-    uint64_t prefill_chunks;      /* of more than one token: sweeps of the experts */
+    uint64_t trunk_bytes_read; /* from the drive: once at open, and what streamed since */
+    uint64_t
+        expert_refill_bytes;  /* of expert_bytes_read: read again after a prompt, behind all else */
+    uint64_t lent_peak_bytes; /* most memory of the slots that a prompt's activations have had */
+    uint64_t prefill_chunks;  /* of more than one token: sweeps of the experts */
     uint64_t expert_bytes_used; /* of records or base planes, read or found in memory */
     /* Look-ahead: experts named, and those of them that the router then chose. Reads queued ahead; of
      * these requested later (there, or on their way), evicted unused, and given up before they began. */
     uint64_t ahead_named, ahead_right, ahead_queued, ahead_used, ahead_wasted, ahead_dropped;
     uint64_t ahead_wasted_bytes; /* records read and evicted unused, at the mean size */
+    /* Page faults of the process since the session was opened: those that only mapped memory, and those
+     * that waited for a drive. io "mmap" reads by them; direct reads have none. */
+    uint64_t minor_faults, major_faults;
     int direct_io;
     const char *io, *evict; /* in use; static */
     char io_note[96];       /* why "auto" did not take io_uring, else empty */
