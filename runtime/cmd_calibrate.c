@@ -305,7 +305,7 @@ static int fit_lookahead(struct run *r, const struct sl_ids *ids, struct sl_err 
 static int open_reference(sluice_pack **p, sluice_session **s, const char *path,
                           sluice_options opts, sluice_error *e)
 {
-    sluice_plan_info plan;
+    sluice_plan_info plan = {.limit_bytes = 0};
     opts.bits = 0;
     opts.trace = NULL;
     opts.bank_dirs = NULL;

@@ -23,6 +23,7 @@ int sl_cmd_detokenize(int argc, char **argv);
 int sl_cmd_bench(int argc, char **argv);
 int sl_cmd_bench_io(int argc, char **argv); /* `bench io`: argv[0] is "io" */
 int sl_cmd_calibrate(int argc, char **argv);
+int sl_cmd_health(int argc, char **argv);
 int sl_cmd_plan(int argc, char **argv);
 int sl_cmd_synth(int argc, char **argv);
 int sl_cmd_probe(int argc, char **argv);

@@ -25,6 +25,7 @@ static const struct command commands[] = {
     {"tokenize", sl_cmd_tokenize, "text to token ids"},
     {"detokenize", sl_cmd_detokenize, "token ids to text"},
     {"calibrate", sl_cmd_calibrate, "statistics of a text for `convert --calib`"},
+    {"health", sl_cmd_health, "how the router's load moved between two packs"},
     {"plan", sl_cmd_plan, "what fits, how fast and at what cost, before a download"},
     {"probe", sl_cmd_probe, "measure this machine, write a board file"},
     {"replay", sl_cmd_replay, "hit rate against cache size for a recorded trace"},

@@ -176,18 +176,19 @@ static int run(struct fit *f, double bits, sluice_error *e)
     struct sl_err err = {0};
     double ends[ENDS] = {0};
     f->ref_logits = malloc(f->text->window * (size_t)f->vocab * sizeof *f->ref_logits);
-    int rc = 0;
-    if (!ranks || !kl || !f->ref_logits)
-        rc = sl_engine_give(e, &err, sl_fail(&err, SL_E_NOMEM, NULL, "ranks", "out of memory"));
-    const struct sl_observer o = {.see = see, .ctx = f};
-    if (!rc) {
-        sl_graph_observe(f->s->graph, &o);
-        f->r->bits = bits;
-        f->r->tokens = f->text->n / f->text->window * f->text->window;
-        rc = measure_layers(f, ranks, kl, ends, e);
-        sl_graph_observe(f->s->graph, NULL);
-        sl_engine_observe(f->s);
+    if (!ranks || !kl || !f->ref_logits) {
+        free(f->ref_logits);
+        free(ranks);
+        free(kl);
+        return sl_engine_give(e, &err, sl_fail(&err, SL_E_NOMEM, NULL, "ranks", "out of memory"));
     }
+    const struct sl_observer o = {.see = see, .ctx = f};
+    sl_graph_observe(f->s->graph, &o);
+    f->r->bits = bits;
+    f->r->tokens = f->text->n / f->text->window * f->text->window;
+    int rc = measure_layers(f, ranks, kl, ends, e);
+    sl_graph_observe(f->s->graph, NULL);
+    sl_engine_observe(f->s);
     normalise_shares(f->r);
     if (!rc) rc = measure_points(f, ranks, ends, e);
     sl_graph_set_ranks(f->s->graph, f->s->plan.ranks.ranks);

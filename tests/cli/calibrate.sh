@@ -44,6 +44,19 @@ refused no_input 2 'TEXT or --ids' calibrate "$P" -o "$T/x.stats"
 refused no_text 3 'no-such' calibrate "$P" "$T/no-such.txt" -o "$T/x.stats"
 refused no_pack 4 'no-such' calibrate "$T/no-such.pack" --ids $IDS -o "$T/x.stats"
 
+# The router's load before and after: the same text through another pack.
+run convert $NANO "$T/w16.pack" --experts w16
+run calibrate "$T/w16.pack" --ids $IDS --tokens 3000 --window 256 -o "$T/w16.stats" --expert-memory 1
+run health "$T/a.stats" "$T/a.stats" --json
+check unchanged_loads_do_not_move "exit $status, moved $(json "$T/out" layers 0 moved)" \
+    [ "$(json "$T/out" layers 2 moved)" = 0 ]
+run health "$T/a.stats" "$T/w16.stats" --json
+check loads_move "exit $status: $(head -c 200 "$T/err")" \
+    awk -v m="$(json "$T/out" layers 2 moved)" 'BEGIN { exit !(m > 0 && m < 0.5) }'
+run calibrate "$P" --ids $IDS --tokens 1024 --window 256 -o "$T/short.stats" --expert-memory 1
+refused health_of_another_text 3 'another text' health "$T/a.stats" "$T/short.stats"
+refused health_of_no_statistics 3 'no-such' health "$T/a.stats" "$T/no-such.stats"
+
 run convert $NANO "$T/plain.pack" --experts w26
 run convert $NANO "$T/cal.pack" --experts w26 --calib "$T/a.stats"
 check converts "exit $status: $(head -c 200 "$T/err")" [ "$status" = 0 ]
