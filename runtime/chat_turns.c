@@ -83,10 +83,11 @@ static struct turn *find(struct sl_chat_turns *t, const char *key, size_t n)
 
 static void drop(struct sl_chat_turns *t, struct turn *v)
 {
+    const struct turn gone = *v;
     t->bytes -= turn_bytes(v);
-    free(v->key);
-    free(v->ids);
     *v = t->v[--t->n];
+    free(gone.key);
+    free(gone.ids);
 }
 
 static void drop_oldest(struct sl_chat_turns *t)

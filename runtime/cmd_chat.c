@@ -1,8 +1,9 @@
 /* sluice chat: a conversation at a terminal, or line by line from a script.
  *
- * Ctrl-C belongs to the answer while one is written: the first stops it between two tokens and keeps the
- * session, the second stops inside the forward pass (the next prompt then goes on from a stored state), the
- * third ends the program. From a pipe Ctrl-C ends the program as it does everywhere. */
+ * At a terminal Ctrl-C belongs to the answer: it stops it between two tokens and keeps the session. While
+ * the prompt is still read, and when it is pressed again, it stops inside the forward pass (the next prompt
+ * then goes on from a stored state); the third time it ends the program. From a pipe Ctrl-C ends the
+ * program as it does everywhere. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -145,41 +146,48 @@ static bool set_effort(struct sl_chat *c, const char *word)
     return strcmp(word, "none") == 0 || sl_chat_effort_parse(word, strlen(word), &c->effort);
 }
 
-/* ---------------------------------------------------------------- Ctrl-C in an answer */
+/* ---------------------------------------------------------------- Ctrl-C at a terminal */
 
-static volatile sig_atomic_t presses;
+static volatile sig_atomic_t presses; /* since the last line was read */
+static volatile sig_atomic_t reading; /* no token of the answer was shown yet */
+static volatile sig_atomic_t asked;   /* the engine was told to stop, by us */
 
 static void on_interrupt(int sig)
 {
     const int n = presses;
     presses = n + 1;
-    if (n == 1) sluice_interrupt();
+    if (reading || n == 1) {
+        asked = 1;
+        sluice_interrupt();
+    }
     if (n >= 2) _exit(128 + sig);
 }
 
 static bool stopped(void *ctx)
 {
     (void)ctx;
+    reading = 0;
     return presses > 0 || sl_interrupted();
 }
 
-/* Takes over SIGINT (take) or gives it back. */
-static void own_interrupt(bool take)
+static void own_interrupt(void)
 {
-    static struct sigaction before;
     struct sigaction sa;
     memset(&sa, 0, sizeof sa);
     sigemptyset(&sa.sa_mask);
     sa.sa_handler = on_interrupt;
-    if (take) {
-        presses = 0;
-        sigaction(SIGINT, &sa, &before);
-    } else {
-        sigaction(SIGINT, &before, NULL);
-        /* What the second press asked for is done. */
-        if (presses > 1) sluice_interrupt_clear();
-        presses = 0;
-    }
+    sigaction(SIGINT, &sa, NULL);
+}
+
+/* What Ctrl-C stopped has stopped; true if it had to tell the engine. A SIGTERM stays heard. */
+static bool stopped_by_us(void)
+{
+    const bool was = asked;
+    if (was) sluice_interrupt_clear();
+    asked = 0;
+    presses = 0;
+    reading = 1;
+    return was;
 }
 
 /* ---------------------------------------------------------------- one turn */
@@ -206,7 +214,7 @@ static void print_status(const struct chat *c, const struct sl_talk_turn *t)
     sluice_get_stats(c->talk.session, &now);
     sluice_session_plan(c->talk.session, &plan);
     const uint64_t hits = now.expert_hits - b->expert_hits;
-    const uint64_t asked = hits + now.expert_misses - b->expert_misses;
+    const uint64_t wanted = hits + now.expert_misses - b->expert_misses;
     fprintf(
         stderr,
         "\x1b[2m[%zu tokens, %.1f tok/s | prompt %zu new, %zu known, %.1f tok/s | %.1f %% of "
@@ -215,7 +223,7 @@ static void print_status(const struct chat *c, const struct sl_talk_turn *t)
         sl_rate(now.decode_tokens - b->decode_tokens, now.decode_seconds - b->decode_seconds),
         t->prompt_ids - t->cached_ids, t->cached_ids,
         sl_rate(now.prefill_tokens - b->prefill_tokens, now.prefill_seconds - b->prefill_seconds),
-        asked ? 100.0 * (double)hits / (double)asked : 100.0,
+        wanted ? 100.0 * (double)hits / (double)wanted : 100.0,
         (unsigned long long)sluice_position(c->talk.session), (unsigned long long)plan.ctx,
         stop_note(t));
 }
@@ -228,15 +236,14 @@ static bool ask(struct chat *c, const char *text, size_t n)
     struct sl_err err = {0};
     const bool terminal = sl_lines_is_terminal(c->lines);
     sluice_get_stats(c->talk.session, &c->before);
-    if (terminal) own_interrupt(true);
     int rc = sl_talk_ask(&c->talk, text, n, &turn, &err);
-    if (terminal) own_interrupt(false);
+    const bool ours = terminal && stopped_by_us();
     const int end = rc && !turn.written ? 0 : sl_show_end(&c->show);
     if (c->show.err.code || end) {
         c->status = sl_cmd_fail(&c->show.err);
         return false;
     }
-    if (rc == SL_E_INTR && terminal && !sl_interrupted()) {
+    if (rc == SL_E_INTR && ours) {
         fprintf(stderr, "(stopped while the prompt was read; the message is not part of the "
                         "conversation)\n");
         return true;
@@ -362,9 +369,11 @@ static void talk(struct chat *c)
     struct sl_err err = {0};
     struct sl_buf *line;
     bool idle = false; /* Ctrl-C on an empty line twice is a wish to leave */
-    if (sl_lines_is_terminal(c->lines))
-        fputs("Ctrl-C stops an answer, Ctrl-D ends, /help lists commands.\n", stderr);
+    const bool terminal = sl_lines_is_terminal(c->lines);
+    if (terminal) own_interrupt();
+    if (terminal) fputs("Ctrl-C stops an answer, Ctrl-D ends, /help lists commands.\n", stderr);
     for (bool go_on = true; go_on;) {
+        if (terminal) stopped_by_us();
         const int rc = sl_lines_read(c->lines, "> ", &line, &err);
         if (rc < 0) {
             c->status = sl_cmd_fail(&err);

@@ -356,15 +356,14 @@ static int write_list(struct sl_buf *out, const struct sl_jv *v, enum sl_json_fo
 {
     const bool object = v->kind == SL_JSON_OBJECT;
     const bool spaced = form == SL_JSON_SPACED;
-    const int n = v->n_children;
-    struct member *m = malloc(sizeof *m * ((size_t)n + 1));
+    struct member *m = calloc((size_t)v->n_children + 1, sizeof *m);
     if (!m) return sl_fail(err, SL_E_NOMEM, NULL, NULL, "no memory for JSON");
-    int i = 0;
-    for (const struct sl_jv *c = v->children; c; c = c->next, i++)
-        m[i] = (struct member){(struct sl_jv *)(uintptr_t)c, i};
+    int n = 0;
+    for (const struct sl_jv *c = v->children; c && n < v->n_children; c = c->next, n++)
+        m[n] = (struct member){(struct sl_jv *)(uintptr_t)c, n};
     if (object && !spaced) qsort(m, (size_t)n, sizeof *m, by_key);
     int rc = sl_buf_add(out, object ? "{" : "[", 1, err);
-    for (i = 0; i < n && !rc; i++) {
+    for (int i = 0; i < n && !rc; i++) {
         if (i) rc = sl_buf_str(out, spaced ? ", " : ",", err);
         if (!rc && object) rc = sl_jv_put_string(out, m[i].v->key.s, m[i].v->key.n, err);
         if (!rc && object) rc = sl_buf_str(out, spaced ? ": " : ":", err);

@@ -120,8 +120,8 @@ static int enter_raw(struct sl_lines *l, struct sl_err *err)
 static void leave_raw(struct sl_lines *l)
 {
     if (!l->raw) return;
-    write_str(l, "\x1b[?2004l", NULL);
     tcsetattr(l->in, TCSADRAIN, &l->before);
+    write_str(l, "\x1b[?2004l", NULL);
     l->raw = false;
 }
 

@@ -222,8 +222,8 @@ struct sl_prefix_block *sl_prefix_new_block(struct sl_prefix *p, struct sl_prefi
 static void free_block(struct sl_prefix *p, struct sl_prefix_block *b)
 {
     struct sl_prefix_block **at = bucket(p, b->digest);
-    while (*at != b) at = &(*at)->next;
-    *at = b->next;
+    while (*at && *at != b) at = &(*at)->next;
+    if (*at) *at = b->next;
     give_pages(p, &b->place);
     sl_prefix_unlink(p, b->digest, 'b', &b->place, p->block, sl_prefix_block_bytes(p));
     p->index_bytes -= block_index_bytes(p);
@@ -315,8 +315,8 @@ static void cool_snapshot(struct sl_prefix *p, struct sl_prefix_snapshot *s, boo
 void sl_prefix_drop(struct sl_prefix *p, struct sl_prefix_snapshot *s)
 {
     struct sl_prefix_snapshot **at = s->last ? &s->last->snapshots : &p->root;
-    while (*at != s) at = &(*at)->next;
-    *at = s->next;
+    while (*at && *at != s) at = &(*at)->next;
+    if (*at) *at = s->next;
     unlink_use(p, s);
     sl_prefix_unlink(p, s->digest, 's', &s->place, s->n_tail,
                      sl_prefix_snapshot_bytes(p, s->n_tail));

@@ -223,6 +223,7 @@ struct found {
     struct file_header h;
     int32_t *ids;
     struct timespec time;
+    struct sl_prefix_block *made; /* of it, NULL: none */
 };
 struct listing {
     struct found *v;
@@ -315,19 +316,18 @@ static bool belongs(const struct sl_prefix *p, const struct found *f,
 }
 
 /* false: not used. The name need not be the digest that the header has: then it is refused too. */
-static bool adopt(struct sl_prefix *p, const struct found *f, struct sl_prefix_block **made)
+static bool adopt(struct sl_prefix *p, struct found *f)
 {
     struct sl_prefix_block *parent;
     struct sl_prefix_place *place = NULL;
     char path[SL_PATH_MAX];
     struct stat st;
-    *made = NULL;
     if (!belongs(p, f, &parent) || !file_path(p, path, f->h.digest, (char)f->h.kind) ||
         lstat(path, &st) || (f->h.kind == 'b' && sl_prefix_find_block(p, f->h.digest)))
         return false;
     if (f->h.kind == 'b') {
-        *made = sl_prefix_new_block(p, parent, f->ids);
-        if (*made) place = &(*made)->place;
+        f->made = sl_prefix_new_block(p, parent, f->ids);
+        if (f->made) place = &f->made->place;
     } else {
         for (const struct sl_prefix_snapshot *s = parent ? parent->snapshots : p->root; s;
              s = s->next)
@@ -345,17 +345,16 @@ static int read_index(struct sl_prefix *p, struct sl_err *err)
 {
     struct listing l = {0};
     int rc = list(p, &l, err);
-    struct sl_prefix_block **blocks = calloc(l.n + 1, sizeof *blocks);
-    if (!rc && !blocks) rc = sl_fail(err, SL_E_NOMEM, NULL, NULL, "no memory for the prefix cache");
     if (l.n) qsort(l.v, l.n, sizeof *l.v, in_order);
     for (size_t i = 0; i < l.n; i++) {
-        if (!rc && !adopt(p, &l.v[i], &blocks[i])) p->stats.refused++;
-        if (!rc && blocks[i]) blocks[i]->refs++; /* until all snapshots are there */
-        free(l.v[i].ids);
+        struct found *f = &l.v[i];
+        f->made = NULL;
+        if (!rc && !adopt(p, f)) p->stats.refused++;
+        if (f->made) f->made->refs++; /* until all snapshots are there */
+        free(f->ids);
     }
     /* Rows that no snapshot needs go, files and all. */
-    for (size_t i = 0; !rc && i < l.n; i++) sl_prefix_unref(p, blocks[i]);
-    free(blocks);
+    for (size_t i = 0; i < l.n; i++) sl_prefix_unref(p, l.v[i].made);
     free(l.v);
     if (!rc) make_room(p, 0);
     return rc;

@@ -100,6 +100,30 @@ new=${known%% *}
 old=$(echo "$known" | sed 's/.* new, \([0-9]*\) known/\1/')
 check next_turn_reads_only_what_is_new "$known" [ "${new:-999}" -lt 45 -a "${old:-0}" -gt 15 ]
 
+# Ctrl-C while a long prompt is read: the message is dropped, the conversation goes on.
+part=$(printf 'words that are many, %.0s' $(seq 300))
+long=$(for i in 1 2 3 4 5 6 7 8 9 10; do printf 'send %s\n' "$part"; done)
+terminal "expect > 
+send What is a kernel?\\r
+expect experts in memory
+expect > 
+send \\e[200~
+$long
+send \\e[201~\\r
+expect \\e[?2004l
+send \\x03
+expect stopped while the prompt was read
+expect > 
+send And a file?\\r
+expect known
+send /save $T/after\\r
+expect saved
+send \\x04" -n 20 --ctx 30000
+check interrupt_while_reading "exit $status: $(cat "$T/err")" [ $status = 0 ]
+check dropped_message_is_gone "$(grep -aoc 'words that' "$T/after")" [ "$(grep -ac 'words that' "$T/after")" = 0 ]
+check the_conversation_goes_on "" kept after 'And a file?'
+check and_what_was_before_is_there "" kept after 'What is a kernel?'
+
 # What a model writes does not drive the terminal: its escape bytes are shown as '?'.
 check no_other_escapes "$(grep -ao "$(printf '\033')[^[]" "$T/screen" | head -n 3 | tr '\033' '^')" \
     [ "$(grep -ac "$(printf '\033')[^[]" "$T/screen")" = 0 ]
