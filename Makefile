@@ -30,7 +30,7 @@ INSTALL_GOALS := demo test
 GOALS := $(or $(MAKECMDGOALS),all)
 
 .PHONY: all help demo test bench crosscheck asan tsan lint lint-format lint-includes lint-tidy format \
-        install uninstall clean distclean aarch64 test-aarch64 deps tests test-run FORCE
+        install uninstall clean distclean aarch64 test-aarch64 deps tests test-run fuzz FORCE
 
 all:
 
@@ -53,6 +53,9 @@ $(O)/config.mk: scripts/detect.sh $(O)/config.key
 # ---------------------------------------------------------------- flags
 
 WARN     := -Wall -Wextra -Wshadow -Wvla -Werror
+ifeq ($(VARIANT),fuzz)
+OPT      ?= -O1
+endif
 OPT      ?= -O2
 # No contraction: a fused multiply-add rounds once and would change bits between ISAs.
 # No math errno: sqrtf becomes one instruction, its value is the same.
@@ -67,6 +70,11 @@ ifeq ($(VARIANT),tsan)
 BASE_CFLAGS  += -fsanitize=thread
 BASE_LDFLAGS += -fsanitize=thread
 endif
+ifeq ($(VARIANT),fuzz)
+CC           := clang
+BASE_CFLAGS  += -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+BASE_LDFLAGS += -fsanitize=address,undefined
+endif
 ALL_CPPFLAGS := -I. $(CONFIG_CPPFLAGS) $(CPPFLAGS)
 ALL_CFLAGS   := $(BASE_CFLAGS) $(CFLAGS)
 ALL_LDFLAGS  := $(BASE_LDFLAGS) $(CONFIG_LDFLAGS) $(LDFLAGS)
@@ -74,7 +82,7 @@ ALL_LIBS     := $(CONFIG_LIBS) -lm
 
 # The portable C of kernels/ and quant/ is vectorised at -O3 (k3-nano eval without SIMD variants: 8.6 s
 # at -O2, 3.3 s at -O3; with AVX2 no difference, nor elsewhere in the tree).
-KERNEL_OPT := $(if $(filter -O2,$(OPT)),$(if $(filter asan tsan,$(VARIANT)),,-O3))
+KERNEL_OPT := $(if $(filter -O2,$(OPT)),$(if $(filter asan tsan fuzz,$(VARIANT)),,-O3))
 opt_flags = $(if $(filter kernels/% quant/%,$(1)),$(KERNEL_OPT))
 
 # Flags by file-name suffix: one ISA a translation unit.
@@ -104,10 +112,13 @@ CLI      := $(if $(CLI_SRC),$(O)/sluice)
 TEST_SRC   := $(wildcard tests/*/test_*.c)
 TOOL_SRC   := $(wildcard tests/*/tool_*.c)
 BENCH_SRC  := $(wildcard tests/*/bench_*.c)
-HELPER_SRC := $(filter-out $(TEST_SRC) $(TOOL_SRC) $(BENCH_SRC),$(wildcard tests/*/*.c))
+# Preloaded into programs under test; no sanitizer, which would want to come first.
+SHIM_SRC   := $(wildcard tests/*/shim_*.c)
+HELPER_SRC := $(filter-out $(TEST_SRC) $(TOOL_SRC) $(BENCH_SRC) $(SHIM_SRC),$(wildcard tests/*/*.c))
 TEST_BIN   := $(TEST_SRC:%.c=$(O)/%)
 TOOL_BIN   := $(TOOL_SRC:%.c=$(O)/%)
 BENCH_BIN  := $(BENCH_SRC:%.c=$(O)/%)
+SHIM_LIB   := $(SHIM_SRC:%.c=$(O)/%.so)
 HELPER_OBJ := $(HELPER_SRC:%.c=$(O)/obj/%.o)
 HELPER_LIB := $(if $(HELPER_OBJ),$(O)/libtests.a)
 ALL_SRC    := $(LIB_SRC) $(CLI_SRC) $(TEST_SRC) $(TOOL_SRC) $(BENCH_SRC) $(HELPER_SRC)
@@ -182,6 +193,11 @@ $(TEST_BIN) $(TOOL_BIN) $(BENCH_BIN): $(O)/%: $(O)/obj/%.o $(HELPER_LIB) $(O)/li
 	$(Q)$(CC) $(ALL_CFLAGS) $< $(HELPER_LIB) $(O)/libsluice.a -o $@.tmp $(ALL_LDFLAGS) $(CONFIG_CMOCKA) \
 	  $(ALL_LIBS) && mv $@.tmp $@
 
+$(SHIM_LIB): $(O)/%.so: %.c tests/faults/power_cut.h
+	@mkdir -p $(@D)
+	$(say) LD $@
+	$(Q)$(CC) -I. -std=gnu11 -O2 -g $(WARN) -fPIC -shared $< -o $@.tmp -ldl -pthread && mv $@.tmp $@
+
 ifeq ($(CONFIG_CMOCKA),)
 tests:
 	@if [ -n '$(INSTALLED_ONCE)' ]; then echo 'make: cmocka is still not found' >&2; exit 1; fi
@@ -189,7 +205,7 @@ tests:
 	@rm -f $(O)/config.mk
 	@$(MAKE) --no-print-directory INSTALLED_ONCE=1 tests
 else
-tests: all $(TEST_BIN) $(TOOL_BIN)
+tests: all $(TEST_BIN) $(TOOL_BIN) $(SHIM_LIB)
 endif
 
 test-run: tests
@@ -204,6 +220,18 @@ asan:
 tsan:
 	@$(MAKE) --no-print-directory VARIANT=tsan \
 	  FILTER='$(or $(FILTER),base/test_pool base/test_progress offload/test_)' test-run
+
+# libFuzzer over every target of tests/fuzz (FILTER picks), TIME seconds each; needs clang.
+TIME ?= 60
+$(O)/fuzz: $(HELPER_LIB) $(O)/libsluice.a
+	$(say) LD $@
+	$(Q)$(CC) $(ALL_CFLAGS) -fsanitize=fuzzer $(HELPER_LIB) $(O)/libsluice.a -o $@.tmp $(ALL_LDFLAGS) \
+	  $(CONFIG_CMOCKA) $(ALL_LIBS) && mv $@.tmp $@
+
+fuzz:
+	@command -v clang >/dev/null 2>&1 || { echo 'make: fuzz needs clang' >&2; exit 1; }
+	@$(MAKE) --no-print-directory VARIANT=fuzz build/fuzz/fuzz
+	@TIME='$(TIME)' bash tests/fuzz/run_fuzz.sh $(FILTER)
 
 bench: all $(BENCH_BIN)
 	@for b in $(BENCH_BIN); do echo "== $$b"; $$b || exit 1; done
@@ -286,6 +314,7 @@ help:
 	@echo 'make demo          convert the bundled model, print generated text, memory and speed'
 	@echo 'make test          all tests; FILTER=words picks suites, -word leaves out'
 	@echo 'make asan, tsan    tests under sanitizers (own object trees)'
+	@echo 'make fuzz          libFuzzer over every kind of input, TIME=60 seconds each (needs clang)'
 	@echo 'make bench         time the building blocks'
 	@echo 'make crosscheck    compare with independent implementations, where installed'
 	@echo 'make lint, format  clang-format, include directions, clang-tidy'

@@ -309,7 +309,7 @@ bool sl_gguf_item_int(const struct sl_gguf_value *v, uint64_t i, int64_t *out)
         *out = v->at[i];
         return true;
     case SL_GGUF_I8:
-        *out = (int8_t)v->at[i];
+        *out = (v->at[i] ^ 0x80) - 0x80;
         return true;
     case SL_GGUF_U16:
         *out = sl_le16(v->at + 2 * i);

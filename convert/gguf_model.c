@@ -62,10 +62,10 @@ static int read_key(struct sl_config *c, const struct sl_gguf *g, const struct k
     char *at = (char *)c + k->at;
     double min = 0;
     double max = 1;
-    int64_t n = *(int *)at;
     if (k->kind == KIND_BOOL) return sl_gguf_bool(g, k->key, k->needed, (bool *)at, err);
     sl_config_bounds(k->field, &min, &max);
     if (k->kind == KIND_F64) return sl_gguf_f64(g, k->key, k->needed, min, max, (double *)at, err);
+    int64_t n = *(int *)at; /* its default, where the key is absent */
     int rc = sl_gguf_int(g, k->key, k->needed, (int64_t)min, (int64_t)max, &n, err);
     if (!rc) *(int *)at = (int)n;
     return rc;

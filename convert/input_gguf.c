@@ -120,7 +120,7 @@ static int make_head(const struct sl_input *in, const struct served *s, uint64_t
     uint64_t most = nope > v ? nope : v;
     uint64_t size = s->in.dtype == SL_DT_F32 ? 4 : 2;
     uint8_t *raw = malloc(most * lora * 4);
-    float *f = malloc(most * lora * sizeof *f);
+    float *f = calloc(most * lora, sizeof *f);
     int rc = 0;
     if (!raw || !f) rc = sl_fail(err, SL_E_NOMEM, s->name, NULL, "out of memory");
     if (!rc) rc = load_run(in->gguf, s->t, head * nope * lora, nope * lora, raw, f, err);
@@ -537,7 +537,7 @@ static int bind_all(struct opening *o)
     struct sl_gguf_input *x = o->x;
     (void)sl_inventory_form(&o->in->cfg, SL_FORM_FUSED, count_item, &x->room);
     x->items = calloc((size_t)x->room + 1, sizeof *x->items);
-    x->experts = calloc((size_t)o->in->cfg.n_layers * SL_N_MATS + 1, sizeof *x->experts);
+    x->experts = calloc((size_t)o->in->cfg.n_layers * SL_N_MATS + 1, sizeof(void *));
     x->used = calloc((size_t)x->g->n_tensors + 1, sizeof *x->used);
     x->by_name = sl_strmap_open((size_t)x->room);
     if (!x->items || !x->experts || !x->used || !x->by_name)
