@@ -32,10 +32,11 @@ struct sl_store_opts {
     /* How records are read. AUTO is URING where the kernel lets us, else PREAD; MMAP goes through the
      * page cache and is there for comparison. */
     enum sl_io io;
-    bool check_crc;                /* check each record's crc32 when it is read */
-    int n_readers;                 /* records in flight a drive, 0: the default of the method */
-    uint32_t piece_bytes;          /* of one io_uring read, a multiple of 4096; 0: SL_STORE_PIECE */
-    const char *evict;             /* policy name (evict.h), NULL: the default */
+    bool check_crc;       /* check each record's crc32 when it is read */
+    bool check_first;     /* with check_crc: the first time alone that the session reads it */
+    int n_readers;        /* records in flight a drive, 0: the default of the method */
+    uint32_t piece_bytes; /* of one io_uring read, a multiple of 4096; 0: SL_STORE_PIECE */
+    const char *evict;    /* policy name (evict.h), NULL: the default */
     const struct sl_read_ops *ops; /* NULL: as the kernel does it; tests put faults here */
     const struct sl_numa_ops *numa; /* NULL: the machine's nodes; tests make some up */
 };

@@ -255,6 +255,13 @@ int sl_store_open(struct sl_store **out, const struct sl_pack *pack,
     s->p = pack;
     s->io = o->io;
     s->check_crc = o->check_crc;
+    if (o->check_crc && o->check_first) {
+        s->seen = calloc((size_t)pack->n_banks * (size_t)pack->cfg.n_experts, sizeof *s->seen);
+        if (!s->seen) {
+            sl_store_close(s);
+            return sl_fail(err, SL_E_NOMEM, NULL, "expert slots", "out of memory");
+        }
+    }
     s->piece_bytes = o->piece_bytes ? o->piece_bytes : SL_STORE_PIECE;
     s->slot_bytes = sl_store_slot_bytes(pack);
     rc = choose_slots(s, o->slot_budget_bytes, err);
@@ -300,6 +307,7 @@ void sl_store_close(struct sl_store *s)
     sl_evict_close(s->evict);
     sl_sweep_close(s);
     sl_arena_free(&s->arena);
+    free(s->seen);
     free(s->slots);
     free(s->where);
     free(s->empty);

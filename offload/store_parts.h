@@ -15,6 +15,7 @@
 #ifndef SL_OFFLOAD_STORE_PARTS_H
 #define SL_OFFLOAD_STORE_PARTS_H
 
+#include <stdatomic.h>
 #include <pthread.h>
 
 #include "base/arena.h"
@@ -118,6 +119,8 @@ struct sl_uring;
 struct sl_store {
     const struct sl_pack *p;
     bool check_crc;
+    atomic_uchar
+        *seen; /* [n_banks][n_experts] which kinds of its reads were sound (check_first); NULL */
     enum sl_io io;  /* in use; never AUTO */
     uint32_t depth; /* records in flight a drive */
     uint32_t piece_bytes;

@@ -279,8 +279,19 @@ void sl_store_check(const struct sl_store *s, uint32_t slot, struct sl_read_end 
 {
     const struct sl_slot *x = &s->slots[slot];
     if (end->state != SL_SLOT_READY || !s->check_crc) return;
+    const struct sl_bank_entry *e = sl_slot_entry(s, x);
+    /* Refinement, base planes, or all: each has a checksum of its own. */
+    unsigned char kind = x->from ? 1 : x->upto < e->bytes ? 2 : 4;
+    atomic_uchar *seen = NULL;
+    if (s->seen)
+        seen = &s->seen[(size_t)s->p->bank_of[x->layer] * (size_t)s->p->cfg.n_experts +
+                        (size_t)x->expert];
+    if (seen && atomic_load_explicit(seen, memory_order_relaxed) & kind) return;
     uint32_t crc = sl_crc32(0, sl_slot_memory(s, slot) + x->from, sl_slot_reading(x));
-    if (crc == sl_slot_crc32(s, x)) return;
+    if (crc == sl_slot_crc32(s, x)) {
+        if (seen) atomic_fetch_or_explicit(seen, kind, memory_order_relaxed);
+        return;
+    }
     *end = (struct sl_read_end){SL_SLOT_FAILED, SL_READ_CRC, crc};
 }
 

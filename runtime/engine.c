@@ -264,7 +264,8 @@ static int open_parts(struct sluice_session *s, const struct sl_engine_opts *o, 
     const struct sl_store_opts so = {.slot_budget_bytes = plan->slot_budget,
                                      .io = o->io,
                                      .evict = o->evict,
-                                     .check_crc = o->check_crc};
+                                     .check_crc = o->check_crc,
+                                     .check_first = o->check_first};
     rc = sl_store_open(&s->store, s->p->pack, &so, err);
     if (rc) return rc;
 

@@ -12,10 +12,12 @@
 void sl_engine_flags_init(struct sl_engine_flags *f, struct sl_arg_opt rows[SL_N_ENGINE_FLAGS])
 {
     static const char *const devices[] = {"cpu", NULL};
+    static const char *const checks[] = {"all", "first", "off", NULL};
     static const char *const methods[] = {"auto", "uring", "pread", "mmap", NULL};
     memset(f, 0, sizeof *f);
     f->device = "cpu";
     f->io = "auto";
+    f->check = "all";
     const struct sl_arg_opt table[SL_N_ENGINE_FLAGS] = {
         {.name = "--ram",
          .kind = SL_ARG_SIZE,
@@ -87,6 +89,15 @@ void sl_engine_flags_init(struct sl_engine_flags *f, struct sl_arg_opt rows[SL_N
          .metavar = "N",
          .help = "experts of the next layer to read ahead: on, off, 1 to 64",
          .def = "off"},
+        {.name = "--check",
+         .kind = SL_ARG_STRING,
+         .out = &f->check,
+         .group = "Engine",
+         .metavar = "WHEN",
+         .help = "checksums of trunk and records: records at every read, at the first one of each, "
+                 "or none at all",
+         .def = "all",
+         .choices = checks},
         {.name = "--bits",
          .kind = SL_ARG_FLOAT,
          .out = &f->bits,
@@ -139,6 +150,9 @@ sluice_options sl_engine_flags_options(const struct sl_engine_flags *f)
         .chunk = (uint64_t)f->chunk,
         .io = f->io,
         .evict = f->evict,
+        .check_crc = strcmp(f->check, "off") == 0     ? -1
+                     : strcmp(f->check, "first") == 0 ? 2
+                                                      : 1,
         .lookahead = lookahead(f->lookahead),
         .bits = f->bits,
         .trace = f->trace,

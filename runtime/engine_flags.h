@@ -11,7 +11,7 @@
 #include "runtime/sluice.h"
 
 struct sl_engine_flags {
-    const char *device, *io, *evict, *lookahead, *trace, *stats;
+    const char *device, *io, *evict, *lookahead, *check, *trace, *stats;
     bool exact;
     int64_t threads, ctx, chunk;
     uint64_t ram_bytes;
@@ -19,7 +19,7 @@ struct sl_engine_flags {
     struct sl_arg_list bank_dirs;
 };
 
-#define SL_N_ENGINE_FLAGS 13
+#define SL_N_ENGINE_FLAGS 14
 /* Zeroes f and fills rows, which point into f: both must outlive the parse. */
 void sl_engine_flags_init(struct sl_engine_flags *f, struct sl_arg_opt rows[SL_N_ENGINE_FLAGS]);
 /* The lists stay owned by f. */

@@ -96,6 +96,7 @@ int sl_engine_options(const struct sl_config *c, const sluice_options *o,
     out->chunk = o->chunk < out->ctx ? o->chunk : out->ctx;
     out->logit_rows = o->logit_rows ? o->logit_rows : LOGIT_ROWS_DEFAULT;
     out->check_crc = o->check_crc >= 0;
+    out->check_first = o->check_crc == 2;
     out->prefix_bytes = o->prefix_bytes;
     out->prefix_disk_bytes = o->prefix_disk_bytes;
     out->prefix_dir = o->prefix_dir;

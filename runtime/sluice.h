@@ -57,7 +57,8 @@ typedef struct {
     /* Further folders to look for expert banks in; used by sluice_pack_open. */
     const char *const *bank_dirs;
     int n_bank_dirs;
-    /* Check records and tensors against their checksums as they are read: 0 and 1 yes, -1 no. */
+    /* Check records and tensors against their checksums as they are read: 0 and 1 yes, 2 each record the
+     * first time alone that a session reads it, -1 no. */
     int check_crc;
     /* States of earlier prompts that sluice_prompt() may go on from, shared by the sessions of a pack:
      * bytes of memory, 0: none; a folder for those that no longer fit (NULL: they are dropped) and
