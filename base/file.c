@@ -32,7 +32,8 @@ int sl_pread_all(int fd, void *buf, size_t n, uint64_t off, const char *file, in
     while (done < n) {
         ssize_t got = pread(fd, (char *)buf + done, step(n - done), (off_t)(off + done));
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return sl_fail_errno(err, code, errno, file, "read");
+        /* A drive that fails says nothing about the file on it. */
+        if (got < 0) return sl_fail_errno(err, errno == EIO ? SL_E_IO : code, errno, file, "read");
         if (!got)
             return sl_fail(err, code, file, "read",
                            "wanted %zu bytes at offset %llu, found %zu: the file is cut", n,

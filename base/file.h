@@ -22,7 +22,7 @@ int sl_make_dirs(const char *path, struct sl_err *err);
 void sl_remove_tree(const char *path);
 
 /* Exactly n bytes at off; retries EINTR and short reads; end of file before n is an error of `code`
- * that says how much was there. */
+ * that says how much was there. EIO is SL_E_IO whatever `code` is. */
 int sl_pread_all(int fd, void *buf, size_t n, uint64_t off, const char *file, int code,
                  struct sl_err *err);
 int sl_pwrite_all(int fd, const void *buf, size_t n, uint64_t off, const char *file,

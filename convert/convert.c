@@ -379,6 +379,8 @@ static int write_trunk_unit(struct run *r, const struct sl_unit *u)
     int rc;
     if (r->trunk_fd < 0) {
         rc = sl_tmp_open(&r->trunk_fd, r->trunk_path, true, r->err);
+        /* Its name too must be on the drive before the journal speaks of its bytes. */
+        if (!rc) rc = sl_sync_dir(r->dst, r->err);
         if (rc) return rc;
     }
     if (ftruncate(r->trunk_fd, (off_t)u->range->offset))
