@@ -18,11 +18,19 @@
  *   sums a8_load(const float *), void a8_store(float *, sums)
  *   sums a8_step(sums s, block v, const int8_t *q, size_t plane, int planes, int whole, const float *f)
  *                                  lane j: fma((float)d of quad j, *f, lane); q: the block's place in
- *                                  plane 0; whole: v may hold -128 */
+ *                                  plane 0; whole: v may hold -128, as t8 does */
 #include <assert.h>
 #include <string.h>
 #include "kernels/a8_row.h"
 #include "kernels/simd_common.h"
+
+/* Blocks stay in registers when these loops are laid out flat; a sanitizer would take minutes over it. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define UNROLL(n)
+#else
+#define UNROLL(n)      _Pragma(UNROLL_TEXT(GCC unroll n))
+#define UNROLL_TEXT(x) #x
+#endif
 
 enum { BLOCK = 32, GROUP = 8, TOKENS = 16 };
 
@@ -47,81 +55,82 @@ SL_INLINE block one_block(const struct sl_a8_row *r, const a8_table *t, enum sl_
     }
 }
 
-/* n blocks from b on, a multiple of 8, for nt tokens. */
-SL_INLINE void group(const struct sl_a8_row *r, const a8_table *t, enum sl_a8_kind k, int whole,
-                     int planes, int b, int n, const struct sl_act *x, int t0, int nt,
-                     float (*lane)[2 * SL_A8_QUADS])
+/* Eight blocks from b on, a multiple of 8, for nt tokens. */
+SL_INLINE void group(const struct sl_a8_row *r, const a8_table *t, enum sl_a8_kind k, int planes,
+                     int b, const struct sl_act *x, int t0, int nt, float (*lane)[2 * SL_A8_QUADS])
 {
     const size_t nb = ((size_t)x->cols + BLOCK - 1) / BLOCK, plane = nb * BLOCK;
     block v[GROUP];
     float ws[GROUP], f[GROUP];
-#pragma GCC unroll 8
-    for (int i = 0; i < GROUP; i++) /* past the end the last block again, which nobody reads */
-        v[i] = one_block(r, t, k, b + (i < n ? i : n - 1));
-    if (n == GROUP)
-        a8_scales(r, k, b, ws);
-    else
-        for (int i = 0; i < n; i++) ws[i] = sl_a8_scale(r, b + i);
+    UNROLL(8)
+    for (int i = 0; i < GROUP; i++) v[i] = one_block(r, t, k, b + i);
+    a8_scales(r, k, b, ws);
     for (int i = 0; i < nt; i++) {
         const size_t tok = (size_t)(t0 + i);
         const int8_t *q = x->q + tok * (size_t)planes * 2 * plane + (size_t)b * BLOCK;
-        const float *scale = x->scale + tok * nb + b;
-        if (n == GROUP)
-            a8_factors(ws, scale, f);
-        else
-            for (int j = 0; j < n; j++) f[j] = ws[j] * scale[j];
+        a8_factors(ws, x->scale + tok * nb + b, f);
         sums s[2] = {a8_load(lane[i]), a8_load(lane[i] + SL_A8_QUADS)};
-#pragma GCC unroll 8
-        for (int j = 0; j < n; j++)
-            s[j & 1] = a8_step(s[j & 1], v[j], q + (size_t)j * BLOCK, plane, planes, whole, f + j);
+        UNROLL(8)
+        for (int j = 0; j < GROUP; j++)
+            s[j & 1] =
+                a8_step(s[j & 1], v[j], q + (size_t)j * BLOCK, plane, planes, k == K_T8, f + j);
         a8_store(lane[i], s[0]);
         a8_store(lane[i] + SL_A8_QUADS, s[1]);
     }
 }
 
+/* One block of the last few. */
+SL_INLINE void single(const struct sl_a8_row *r, const a8_table *t, enum sl_a8_kind k, int planes,
+                      int b, const struct sl_act *x, int t0, int nt, float (*lane)[2 * SL_A8_QUADS])
+{
+    const size_t nb = ((size_t)x->cols + BLOCK - 1) / BLOCK, plane = nb * BLOCK;
+    const block v = one_block(r, t, k, b);
+    const float ws = sl_a8_scale(r, b);
+    for (int i = 0; i < nt; i++) {
+        const size_t tok = (size_t)(t0 + i);
+        const int8_t *q = x->q + tok * (size_t)planes * 2 * plane + (size_t)b * BLOCK;
+        const float f = ws * x->scale[tok * nb + (size_t)b];
+        float *at = lane[i] + (b & 1) * SL_A8_QUADS;
+        a8_store(at, a8_step(a8_load(at), v, q, plane, planes, k == K_T8, &f));
+    }
+}
+
 /* A row with the token at x->q: a block is used as soon as it is decoded. */
-SL_INLINE float row_one(const struct sl_a8_row *r, const a8_table *t, enum sl_a8_kind k, int whole,
-                        int planes, const struct sl_act *x)
+SL_INLINE float row_one(const struct sl_a8_row *r, const a8_table *t, enum sl_a8_kind k, int planes,
+                        const struct sl_act *x)
 {
     const int nb = (x->cols + BLOCK - 1) / BLOCK;
     const size_t plane = (size_t)nb * BLOCK;
     const int8_t *q = x->q;
-    float lane[2 * SL_A8_QUADS] = {0}, ws[GROUP], f[GROUP];
-    sums s0 = a8_load(lane), s1 = s0;
+    float lane[1][2 * SL_A8_QUADS] = {{0}}, ws[GROUP], f[GROUP];
+    sums s0 = a8_load(lane[0]), s1 = s0;
     int b = 0;
     for (; b + GROUP <= nb; b += GROUP, q += GROUP * BLOCK) {
         a8_scales(r, k, b, ws);
         a8_factors(ws, x->scale + b, f);
-#pragma GCC unroll 4
+        UNROLL(4)
         for (int i = 0; i < GROUP; i += 2) {
             const int8_t *at = q + (size_t)i * BLOCK;
-            s0 = a8_step(s0, one_block(r, t, k, b + i), at, plane, planes, whole, f + i);
-            s1 = a8_step(s1, one_block(r, t, k, b + i + 1), at + BLOCK, plane, planes, whole,
+            s0 = a8_step(s0, one_block(r, t, k, b + i), at, plane, planes, k == K_T8, f + i);
+            s1 = a8_step(s1, one_block(r, t, k, b + i + 1), at + BLOCK, plane, planes, k == K_T8,
                          f + i + 1);
         }
     }
-    for (; b < nb; b++, q += BLOCK) {
-        f[0] = sl_a8_scale(r, b) * x->scale[b];
-        const sums s = a8_step(b & 1 ? s1 : s0, one_block(r, t, k, b), q, plane, planes, whole, f);
-        if (b & 1)
-            s1 = s;
-        else
-            s0 = s;
-    }
-    a8_store(lane, s0);
-    a8_store(lane + SL_A8_QUADS, s1);
-    return r->row * sl_a8_tree(lane);
+    a8_store(lane[0], s0);
+    a8_store(lane[0] + SL_A8_QUADS, s1);
+    for (; b < nb; b++) single(r, t, k, planes, b, x, 0, 1, lane);
+    return r->row * sl_a8_tree(lane[0]);
 }
 
-SL_INLINE void mul_kind(const struct sl_mat *w, enum sl_a8_kind k, int whole, int planes, int row0,
-                        int row1, const struct sl_act *x, float *y, size_t ldy)
+SL_INLINE void mul_kind(const struct sl_mat *w, enum sl_a8_kind k, int planes, int row0, int row1,
+                        const struct sl_act *x, float *y, size_t ldy)
 {
     const int nb = (w->cols + BLOCK - 1) / BLOCK;
     for (int r = row0; r < row1; r++) {
         const struct sl_a8_row row = sl_a8_row_at(w, r);
         const a8_table table = k < K_W2 ? (a8_table){0} : a8_table_of(&row, k == K_W2_PLAIN);
         if (x->n_tok == 1) {
-            y[r] = row_one(&row, &table, k, whole, planes, x);
+            y[r] = row_one(&row, &table, k, planes, x);
             continue;
         }
         for (int t = 0; t < x->n_tok; t += TOKENS) {
@@ -129,9 +138,8 @@ SL_INLINE void mul_kind(const struct sl_mat *w, enum sl_a8_kind k, int whole, in
             float lane[TOKENS][2 * SL_A8_QUADS];
             memset(lane, 0, (size_t)nt * sizeof lane[0]);
             int b = 0;
-            for (; b + GROUP <= nb; b += GROUP)
-                group(&row, &table, k, whole, planes, b, GROUP, x, t, nt, lane);
-            if (b < nb) group(&row, &table, k, whole, planes, b, nb - b, x, t, nt, lane);
+            for (; b + GROUP <= nb; b += GROUP) group(&row, &table, k, planes, b, x, t, nt, lane);
+            for (; b < nb; b++) single(&row, &table, k, planes, b, x, t, nt, lane);
             for (int i = 0; i < nt; i++)
                 y[(size_t)(t + i) * ldy + (size_t)r] = row.row * sl_a8_tree(lane[i]);
         }
@@ -139,25 +147,25 @@ SL_INLINE void mul_kind(const struct sl_mat *w, enum sl_a8_kind k, int whole, in
 }
 
 /* A copy for each number of planes: the loop inside has no branch. */
-SL_INLINE void mul_planes(const struct sl_mat *w, enum sl_a8_kind k, int whole, int row0, int row1,
+SL_INLINE void mul_planes(const struct sl_mat *w, enum sl_a8_kind k, int row0, int row1,
                           const struct sl_act *x, float *y, size_t ldy)
 {
     if (x->planes == 1)
-        mul_kind(w, k, whole, 1, row0, row1, x, y, ldy);
+        mul_kind(w, k, 1, row0, row1, x, y, ldy);
     else
-        mul_kind(w, k, whole, 2, row0, row1, x, y, ldy);
+        mul_kind(w, k, 2, row0, row1, x, y, ldy);
 }
 
-/* Trellis formats: -128 in a table is allowed and rare. */
+/* -128 in a table is allowed, and so rare that the reference may do it: encoders never write it. */
 SL_INLINE void mul_table(const struct sl_mat *w, enum sl_a8_kind k, const uint8_t *table, int n,
                          int row0, int row1, const struct sl_act *x, float *y, size_t ldy)
 {
-    bool whole = false;
-    for (int i = 0; i < n; i++) whole |= table[i] == 128;
-    if (whole)
-        mul_planes(w, k, 1, row0, row1, x, y, ldy);
+    bool lowest = false;
+    for (int i = 0; i < n; i++) lowest |= table[i] == 128;
+    if (lowest)
+        sl_mul_a8_c(w, row0, row1, x, y, ldy);
     else
-        mul_planes(w, k, 0, row0, row1, x, y, ldy);
+        mul_planes(w, k, row0, row1, x, y, ldy);
 }
 
 void SL_A8_NAME(const struct sl_mat *w, int row0, int row1, const struct sl_act *x, float *y,
@@ -168,19 +176,19 @@ void SL_A8_NAME(const struct sl_mat *w, int row0, int row1, const struct sl_act 
     const bool fine = w->fmt == SL_FMT_P36 && w->fine_codes;
     switch (w->fmt) {
     case SL_FMT_T8:
-        mul_planes(w, K_T8, 1, row0, row1, x, y, ldy);
+        mul_planes(w, K_T8, row0, row1, x, y, ldy);
         break;
     case SL_FMT_T6:
-        mul_planes(w, K_T6, 0, row0, row1, x, y, ldy);
+        mul_planes(w, K_T6, row0, row1, x, y, ldy);
         break;
     case SL_FMT_T4:
-        mul_planes(w, K_T4, 0, row0, row1, x, y, ldy);
+        mul_planes(w, K_T4, row0, row1, x, y, ldy);
         break;
     case SL_FMT_MXFP4:
-        mul_planes(w, K_MX, 0, row0, row1, x, y, ldy);
+        mul_planes(w, K_MX, row0, row1, x, y, ldy);
         break;
     case SL_FMT_M4:
-        mul_planes(w, K_M4, 0, row0, row1, x, y, ldy);
+        mul_planes(w, K_M4, row0, row1, x, y, ldy);
         break;
     case SL_FMT_W16:
         mul_table(w, K_W1, w->table, 64, row0, row1, x, y, ldy);
