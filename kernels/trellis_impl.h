@@ -169,24 +169,24 @@ void SL_TRELLIS_NAME(k1)(const float *x, const float *h, const struct sl_trellis
         SEARCH_ALL(1, 0, NULL);
 }
 
+/* Eight sums at once whatever the width: enough to hide an addition's latency, few enough for registers. */
 void SL_TRELLIS_NAME(carry)(float *t, const float *e, int n, const float *f, int ldf)
 {
-    for (int j = 0; j < 32; j += 4) {
-        for (int i = 0; i < LANES; i += VW) {
-            vf s0 = V_SET(0.0f), s1 = s0, s2 = s0, s3 = s0;
-            for (int a = 0; a < n; a++) {
-                const float *fa = f + (size_t)a * (size_t)ldf + j;
-                vf v = V_LOAD(e + (size_t)a * LANES + i);
-                s0 = V_ADD(s0, V_MUL(v, V_SET(fa[0])));
-                s1 = V_ADD(s1, V_MUL(v, V_SET(fa[1])));
-                s2 = V_ADD(s2, V_MUL(v, V_SET(fa[2])));
-                s3 = V_ADD(s3, V_MUL(v, V_SET(fa[3])));
-            }
-            float *to = t + (size_t)j * LANES + i;
-            V_STORE(to, V_ADD(V_LOAD(to), s0));
-            V_STORE(to + LANES, V_ADD(V_LOAD(to + LANES), s1));
-            V_STORE(to + 2 * LANES, V_ADD(V_LOAD(to + 2 * LANES), s2));
-            V_STORE(to + 3 * LANES, V_ADD(V_LOAD(to + 3 * LANES), s3));
+    enum { GROUPS = LANES / VW, COLS = 8 / GROUPS };
+    for (int j = 0; j < 32; j += COLS) {
+        vf s[COLS][GROUPS];
+        for (int k = 0; k < COLS; k++)
+            for (int g = 0; g < GROUPS; g++) s[k][g] = V_SET(0.0f);
+        for (int a = 0; a < n; a++) {
+            const float *fa = f + (size_t)a * (size_t)ldf + j, *ea = e + (size_t)a * LANES;
+            for (int k = 0; k < COLS; k++)
+                for (int g = 0; g < GROUPS; g++)
+                    s[k][g] = V_ADD(s[k][g], V_MUL(V_LOAD(ea + g * VW), V_SET(fa[k])));
         }
+        for (int k = 0; k < COLS; k++)
+            for (int g = 0; g < GROUPS; g++) {
+                float *to = t + (size_t)(j + k) * LANES + g * VW;
+                V_STORE(to, V_ADD(V_LOAD(to), s[k][g]));
+            }
     }
 }
