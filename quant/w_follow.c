@@ -175,13 +175,13 @@ static void search_block(struct sl_w_strip *s, const struct sl_w_tables *t,
         price(s, t, full, target, &now);
         keep_better(&first, &now);
     }
+    keep_better(best, &first);
     scales_of(s, first.nib, scale);
     scale_targets(s, t, target, scale);
     now = first;
     search->follow(s->x, t->fmt == SL_FMT_P36 ? s->x2 : NULL, &metric, &tt, first.word, now.word,
                    now.bits, now.cost);
     for (int i = 0; i < L; i++) now.cost[i] *= scale[i] * scale[i];
-    keep_better(best, &first);
     keep_better(best, &now);
 }
 
