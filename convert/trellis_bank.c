@@ -156,7 +156,7 @@ int sl_trellis_fill(const struct sl_trellis_bank *t, const struct sl_plan *p, in
                                .h = calib.h[m == SL_DOWN],
                                .feedback = calib.feedback[m],
                                .rounds = SL_TRELLIS_SCALE_ROUNDS,
-                               .sweeps = SL_TRELLIS_SWEEPS};
+                               .sweeps = SL_TRELLIS_SWEEPS(e->fmt[m])};
         struct sl_w_planes out = {
             .codes = record + o->codes,
             .scales = record + o->scales,

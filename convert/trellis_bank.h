@@ -13,8 +13,10 @@
 #define SL_TRELLIS_SAMPLE       (2 << 20) /* weights a table is trained on */
 #define SL_TRELLIS_TRAIN_ROUNDS 60        /* 6 cost 2 to 6 % KL on k3-mini */
 #define SL_TRELLIS_SCALE_ROUNDS 2
-#define SL_TRELLIS_SWEEPS       1     /* a second: 0.7 % of the output error, 1.4 times the time */
-#define SL_TRELLIS_LAMBDA       0.25f /* p36: weight of the base reading (progressive.md) */
+/* Sweeps under feedback: w26 keeps to 2 M weights/s a core (a second would take 1.4 times as long for 1.5 % of
+ * KL); w36 and p36 take the second, 2.5 % there. */
+#define SL_TRELLIS_SWEEPS(fmt) ((fmt) == SL_FMT_W26 ? 1 : 2)
+#define SL_TRELLIS_LAMBDA      0.25f /* p36: weight of the base reading (progressive.md) */
 
 #define SL_TRELLIS_FORMATS 4 /* w16, w26, w36, p36 */
 
