@@ -22,7 +22,7 @@ static void names(void **s)
         known++;
         assert_int_equal(sl_fmt_by_name(n), f);
     }
-    assert_int_equal(known, 13);
+    assert_int_equal(known, 14);
     assert_int_equal(sl_fmt_by_name("mxfp4"), SL_FMT_MXFP4);
     assert_int_equal(sl_fmt_by_name("m5"), SL_FMT_NONE);
     assert_int_equal(sl_fmt_by_name(""), SL_FMT_NONE);
