@@ -22,7 +22,8 @@ enum { HISTORY_MAX = 200, LINE_MAX_BYTES = 64 << 20, ESCAPE_WAIT_MS = 50, READ_B
 struct sl_lines {
     int in, out;
     bool terminal, raw;
-    struct termios before;
+    struct termios before;         /* as it was found */
+    bool keeps;                    /* NOFLSH is on, until the end */
     unsigned char buf[READ_BYTES]; /* read, not yet used */
     size_t n_buf, at_buf;
     bool ended;
@@ -50,6 +51,7 @@ int sl_lines_open(struct sl_lines **out, int in, int out_fd, struct sl_err *err)
 void sl_lines_close(struct sl_lines *l)
 {
     if (!l) return;
+    if (l->keeps) tcsetattr(l->in, TCSADRAIN, &l->before);
     for (int i = 0; i < l->n_history; i++) free(l->history[i]);
     free(l->draft);
     sl_buf_free(&l->line);
@@ -104,7 +106,7 @@ static int write_str(const struct sl_lines *l, const char *s, struct sl_err *err
 
 static int enter_raw(struct sl_lines *l, struct sl_err *err)
 {
-    if (tcgetattr(l->in, &l->before))
+    if (!l->keeps && tcgetattr(l->in, &l->before))
         return sl_fail_errno(err, SL_E_IO, errno, "terminal", "tcgetattr");
     struct termios t = l->before;
     t.c_iflag &= ~(tcflag_t)(ICRNL | INLCR | IGNCR | IXON | ISTRIP | BRKINT);
@@ -117,10 +119,15 @@ static int enter_raw(struct sl_lines *l, struct sl_err *err)
     return write_str(l, "\x1b[?2004h", err); /* bracketed paste */
 }
 
+/* Between two lines Ctrl-C must not make the terminal drop what was printed and typed since: it raises
+ * the signal first and empties its queues after. */
 static void leave_raw(struct sl_lines *l)
 {
     if (!l->raw) return;
-    tcsetattr(l->in, TCSADRAIN, &l->before);
+    struct termios t = l->before;
+    t.c_lflag |= NOFLSH;
+    tcsetattr(l->in, TCSADRAIN, &t);
+    l->keeps = true;
     write_str(l, "\x1b[?2004l", NULL);
     l->raw = false;
 }

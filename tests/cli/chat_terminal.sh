@@ -35,14 +35,19 @@ check thinking_can_be_hidden "$(tail -c 300 "$T/screen")" [ "$(grep -ac 'user as
 terminal "expect > 
 send orld\\x01w\\x05!\\e[D\\x7fx\\x05 gone\\x17\\xc3\\xa9\\xe6\\x97\\xa5\\e[Dk\\r
 expect experts in memory
+expect > 
 send \\e[A\\r
 expect experts in memory
+expect > 
 send never\\x03
 expect ^C
+expect > 
 send tail\\x01\\x0bhead\\r
 expect experts in memory
+expect > 
 send /save $T/edit\\r
 expect saved
+expect > 
 send \\x04" -n 4
 check edits_arrive "$(grep -ao '"role":"user"[^}]*' "$T/edit" | head -n 1)" kept edit 'worlx! ék日'
 check history_repeats "$(grep -ac . "$T/edit")" \
@@ -54,12 +59,16 @@ check kill_to_the_end "$(grep -ao '"role":"user"[^}]*' "$T/edit")" kept edit hea
 terminal "expect > 
 send \\e[200~first\\rsecond\\x03\\x04\\x15\\tthird\\n\\e[201~end\\r
 expect experts in memory
+expect > 
 send one\\x0atwo\\r
 expect experts in memory
+expect > 
 send three\\\\\\rfour\\r
 expect experts in memory
+expect > 
 send /save $T/paste\\r
 expect saved
+expect > 
 send \\x04" -n 4
 check paste_is_one_message "$(grep -ao '"role":"user"[^}]*' "$T/paste")" \
     kept paste 'first\nsecond\tthird\nend'
@@ -81,18 +90,22 @@ expect stored states
 expect > 
 send /undo\\r
 expect taken back
+expect > 
 send /nonsense\\r
 expect no such command
+expect > 
 send /load $T/none\\r
 expect none
 expect > 
 send /reset\\r
 expect forgotten
+expect > 
 send /help\\r
 expect /retry
 expect > 
 send \\x03
 expect again to leave
+expect > 
 send \\x03"
 check interrupt_keeps_the_session "exit $status: $(cat "$T/err") $(tail -c 300 "$T/screen")" [ $status = 0 ]
 known=$(grep -ao '[0-9]* new, [0-9]* known' "$T/screen" | tail -n 1)
@@ -116,8 +129,10 @@ expect stopped while the prompt was read
 expect > 
 send And a file?\\r
 expect known
+expect > 
 send /save $T/after\\r
 expect saved
+expect > 
 send \\x04" -n 20 --ctx 30000
 check interrupt_while_reading "exit $status: $(cat "$T/err")" [ $status = 0 ]
 check dropped_message_is_gone "$(grep -aoc 'words that' "$T/after")" [ "$(grep -ac 'words that' "$T/after")" = 0 ]
