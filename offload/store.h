@@ -22,7 +22,8 @@
 #include "offload/pack.h"
 
 struct sl_store;
-struct sl_numa_ops; /* numa_place.h */
+struct sl_numa_ops;    /* numa_place.h */
+struct sl_stream_opts; /* stream.h */
 
 enum sl_io { SL_IO_AUTO = 0, SL_IO_URING, SL_IO_PREAD, SL_IO_MMAP };
 
@@ -37,7 +38,9 @@ struct sl_store_opts {
     int n_readers;        /* records in flight a drive, 0: the default of the method */
     uint32_t piece_bytes; /* of one io_uring read, a multiple of 4096; 0: SL_STORE_PIECE */
     const char *evict;    /* policy name (evict.h), NULL: the default */
-    const struct sl_read_ops *ops; /* NULL: as the kernel does it; tests put faults here */
+    const struct sl_stream_opts
+        *stream;                    /* trunk matrices that stream beside the experts; NULL: none */
+    const struct sl_read_ops *ops;  /* NULL: as the kernel does it; tests put faults here */
     const struct sl_numa_ops *numa; /* NULL: the machine's nodes; tests make some up */
 };
 
@@ -72,7 +75,9 @@ struct sl_store_stats {
     uint64_t bytes_used;        /* of records or base planes that requests asked for */
     uint64_t retries;           /* second tries after EIO */
     uint64_t failovers;         /* tries on another drive that holds the bank */
-    double stall_seconds;       /* the engine waited for a read */
+    double stall_seconds;       /* the engine waited for a read of an expert */
+    uint64_t stream_reads, stream_bytes, stream_dropped; /* of pieces of the trunk */
+    double stream_stall_seconds;                         /* the engine waited for one */
     /* After a sweep: records to be read again, those that gave way before their turn, bytes that came. */
     uint64_t refill_queued, refill_dropped, refill_bytes;
     uint64_t lent_bytes, lent_peak_bytes; /* of the slots' memory, now and at most */

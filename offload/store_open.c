@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
+#include "base/file.h"
 #include "base/size.h"
 #include "offload/numa_place.h"
 #include "offload/store_parts.h"
@@ -53,7 +55,7 @@ uint64_t sl_store_resident_bytes(const struct sl_pack *p)
 
 static uint64_t total_sources(const struct sl_pack *p)
 {
-    uint64_t n = 0;
+    uint64_t n = 1; /* the trunk, where it streams */
     for (int b = 0; b < p->n_banks; b++) n += 1 + (uint64_t)p->banks[b].n_copies;
     return n;
 }
@@ -112,7 +114,7 @@ static int make_tables(struct sl_store *s, const struct sl_store_opts *o, struct
     (void)madvise(s->arena.base, s->arena.bytes, MADV_HUGEPAGE);
     rc = sl_evict_open(&s->evict, o->evict, s->n_slots, keys, err);
     if (rc) return rc;
-    s->slots = calloc(n, sizeof *s->slots);
+    s->slots = calloc(n + (o->stream ? o->stream->n_pieces : 0), sizeof *s->slots);
     s->where = malloc(keys * sizeof *s->where);
     s->empty = malloc(n * sizeof *s->empty);
     s->wanted = malloc(n * sizeof *s->wanted);
@@ -157,11 +159,27 @@ static int drive_of(struct sl_store *s, const char *path, uint32_t *drive)
     return 0;
 }
 
+/* The trunk lies in a folder of its own, but on a drive with the banks as a rule: then it is that drive. */
+static int drive_of_trunk(struct sl_store *s, const char *path, uint32_t *drive)
+{
+    struct stat trunk;
+    struct stat bank;
+    if (!fstat(s->p->trunk_fd, &trunk))
+        for (uint32_t i = 0; i < s->n_sources; i++)
+            if (!fstat(s->sources[i].file.plain_fd, &bank) && bank.st_dev == trunk.st_dev) {
+                *drive = s->sources[i].drive;
+                return 0;
+            }
+    return drive_of(s, path, drive);
+}
+
 static int add_source(struct sl_store *s, const char *path, const char *name, int fd,
                       const struct sl_read_ops *ops)
 {
     struct sl_source *src = &s->sources[s->n_sources];
-    if (drive_of(s, path, &src->drive)) return -1;
+    if (fd == s->p->trunk_fd ? drive_of_trunk(s, path, &src->drive)
+                             : drive_of(s, path, &src->drive))
+        return -1;
     src->name = name;
     s->n_sources++;
     if (s->io == SL_IO_MMAP)
@@ -176,7 +194,7 @@ static int open_files(struct sl_store *s, const struct sl_read_ops *ops, struct 
 {
     const struct sl_pack *p = s->p;
     s->sources = calloc(total_sources(p) + 1, sizeof *s->sources);
-    s->first_source = calloc((size_t)p->n_banks + 1, sizeof *s->first_source);
+    s->first_source = calloc((size_t)p->n_banks + 2, sizeof *s->first_source);
     s->drives = calloc(SL_STORE_DRIVES, sizeof *s->drives);
     if (!s->sources || !s->first_source || !s->drives) return no_memory(err, s->n_slots);
     s->stats.direct_io = true;
@@ -189,6 +207,13 @@ static int open_files(struct sl_store *s, const struct sl_read_ops *ops, struct 
         if (rc) return no_memory(err, s->n_slots);
     }
     s->first_source[p->n_banks] = s->n_sources;
+    if (s->stream) {
+        char path[SL_PATH_MAX];
+        if (!sl_path_join(path, p->dir, "trunk.bin"))
+            return sl_fail(err, SL_E_PACK, p->dir, "trunk.bin", "the path is too long");
+        if (add_source(s, path, "trunk.bin", p->trunk_fd, ops)) return no_memory(err, s->n_slots);
+    }
+    s->first_source[p->n_banks + 1] = s->n_sources;
     s->stats.n_drives = (int)s->n_drives;
     return 0;
 }
@@ -266,6 +291,7 @@ int sl_store_open(struct sl_store **out, const struct sl_pack *pack,
     s->slot_bytes = sl_store_slot_bytes(pack);
     rc = choose_slots(s, o->slot_budget_bytes, err);
     if (!rc) rc = make_tables(s, o, err);
+    if (!rc && o->stream) rc = sl_stream_open(s, o->stream, err);
     if (!rc) rc = open_files(s, o->ops, err);
     if (!rc) rc = start_reading(s, o, err);
     if (rc) {
@@ -308,6 +334,7 @@ void sl_store_close(struct sl_store *s)
     sl_sweep_close(s);
     sl_arena_free(&s->arena);
     free(s->seen);
+    sl_stream_close(s->stream);
     free(s->slots);
     free(s->where);
     free(s->empty);

@@ -5,9 +5,10 @@
  *   store_sweep.c  what is different in prefill: the ring, lent memory, the refill afterwards
  *   store_read.c   which record is read next and from where; reading threads; what failed reads do
  *   store_uring.c  one thread that keeps an io_uring full
+ *   store_stream.c the ring through which trunk matrices stream (stream.h)
  *
  *   request -> demand queue \                               / READY
- *                            begin_read -> drive -> check -
+ *   stream          -> queue --- begin_read -> drive -> check -
  *   prefetch, refill -> ----/  (one thread a read, or io_uring)  \ FAILED, or another try
  *
  * A drive is a folder with bank files. A bank may lie in several of them; each read goes where it is
@@ -21,6 +22,7 @@
 #include "base/arena.h"
 #include "offload/evict.h"
 #include "offload/store.h"
+#include "offload/stream.h"
 
 #define SL_NO_SLOT           UINT32_MAX
 #define SL_NO_KEY            UINT32_MAX
@@ -28,6 +30,9 @@
 #define SL_STORE_THREADS_MAX 64
 #define SL_STORE_CHECKERS    3  /* threads that check records which io_uring brought */
 #define SL_STORE_COPIES_MAX  32 /* of one bank */
+#define SL_STREAM_PIECES_MAX 4096
+/* Trunk pieces in flight at a time: enough for a drive, and what a demand read finds in its way. */
+#define SL_STREAM_READS 3
 
 enum sl_slot_state { SL_SLOT_EMPTY, SL_SLOT_INFLIGHT, SL_SLOT_READY, SL_SLOT_FAILED };
 enum sl_read_cause { SL_READ_ERRNO, SL_READ_SHORT, SL_READ_CRC };
@@ -64,7 +69,7 @@ struct sl_slot_queue {
     uint32_t head, tail, n;
 };
 
-/* One file that holds a bank. */
+/* One file that holds a bank, or the trunk. */
 struct sl_source {
     struct sl_direct_file file;
     const char *name; /* for messages, the pack's string */
@@ -114,6 +119,26 @@ struct sl_read_end {
     uint32_t detail;
 };
 
+/* Where a piece of the ring comes from: rows [row0, row0 + n_rows) of a part. */
+struct sl_ring_piece {
+    uint64_t offset; /* in the file, of the first byte that is read: on a page */
+    uint32_t skip;   /* bytes before the first row */
+    int32_t part, row0, n_rows;
+};
+
+struct sl_stream {
+    const struct sl_stream_part *parts;
+    int n_parts, n_use; /* n_use of them in the pass in progress */
+    struct sl_arena arena;
+    uint32_t piece_bytes, n_pieces;
+    struct sl_ring_piece *pieces; /* [n_pieces]; slots[n_slots + i] is the slot of pieces[i] */
+    uint32_t tail, n_open;        /* n_open pieces from tail on are queued, read or landed */
+    uint32_t in_flight;
+    int next_part, next_row; /* where the next piece starts */
+    uint32_t crc;            /* of the rows that were taken of the part in progress */
+    bool taken;              /* the tail is in the reader's hands */
+};
+
 struct sl_uring;
 
 struct sl_store {
@@ -130,7 +155,7 @@ struct sl_store {
     int n_nodes;               /* that the arena is spread over */
     struct sl_source *sources; /* [n_sources], those of a bank side by side */
     uint32_t n_sources;
-    uint32_t *first_source; /* [n_banks + 1] */
+    uint32_t *first_source; /* [n_banks + 2]; the trunk's stands behind the banks' */
     struct sl_drive *drives;
     uint32_t n_drives;
 
@@ -138,7 +163,7 @@ struct sl_store {
     pthread_cond_t work;   /* a queue has something, or stop */
     pthread_cond_t landed; /* a read has ended */
     pthread_cond_t check;  /* `unchecked` has something, or stop */
-    struct sl_slot *slots; /* [n_slots] */
+    struct sl_slot *slots; /* [n_slots], then those of the ring */
     uint32_t *where;       /* [n_layers * n_experts] */
     uint32_t *empty;       /* stack of EMPTY slots */
     uint32_t n_empty;
@@ -146,7 +171,7 @@ struct sl_store {
     uint32_t n_wanted;
     uint32_t *guarded; /* slots of prefetches whose layer was not asked for since */
     uint32_t n_guarded;
-    struct sl_slot_queue demand, prefetch, refill, unchecked;
+    struct sl_slot_queue demand, streamed, prefetch, refill, unchecked;
     uint32_t n_refilling; /* slots with .loose and .refill */
     bool refill_held;     /* a request waits for those to land: none may begin */
     bool refill_alone;    /* no request since the sweep ended: the drive is theirs */
@@ -158,6 +183,7 @@ struct sl_store {
     uint32_t request;
     uint64_t order;
     struct sl_evict *evict;
+    struct sl_stream *stream; /* NULL: the whole trunk is held */
     struct sl_store_stats stats;
     bool stop;
 
@@ -199,6 +225,10 @@ void sl_store_not_loose(struct sl_store *s, struct sl_slot *x);
 uint32_t sl_slot_crc32(const struct sl_store *s, const struct sl_slot *x);
 /* Without the lock: what was read into the slot against its crc, when that is asked for. */
 void sl_store_check(const struct sl_store *s, uint32_t slot, struct sl_read_end *end);
+/* store_stream.c: fills s->stream, also on failure. */
+int sl_stream_open(struct sl_store *s, const struct sl_stream_opts *o, struct sl_err *err);
+void sl_stream_close(struct sl_stream *r);
+
 int sl_store_start_threads(struct sl_store *s, void *(*body)(void *), uint32_t n,
                            struct sl_err *err);
 void *sl_store_reader(void *store);
@@ -211,8 +241,15 @@ void sl_uring_close(struct sl_uring *u);
 void sl_uring_wake(struct sl_uring *u);
 void *sl_uring_thread(void *store);
 
+static inline bool sl_slot_is_piece(const struct sl_store *s, uint32_t slot)
+{
+    return slot >= s->n_slots;
+}
+
 static inline uint8_t *sl_slot_memory(const struct sl_store *s, uint32_t slot)
 {
+    if (sl_slot_is_piece(s, slot))
+        return s->stream->arena.base + (uint64_t)(slot - s->n_slots) * s->stream->piece_bytes;
     return s->arena.base + (uint64_t)s->slots[slot].frame * s->slot_bytes;
 }
 
@@ -232,6 +269,13 @@ static inline const struct sl_bank_entry *sl_slot_entry(const struct sl_store *s
                                                         const struct sl_slot *x)
 {
     return &sl_slot_bank(s, x)->entries[x->expert];
+}
+
+/* Where in its file the slot's first byte comes from. */
+static inline uint64_t sl_slot_offset(const struct sl_store *s, uint32_t slot)
+{
+    if (sl_slot_is_piece(s, slot)) return s->stream->pieces[slot - s->n_slots].offset;
+    return sl_slot_entry(s, &s->slots[slot])->offset;
 }
 
 /* Bytes of the next read of the slot, and of the one in progress. */

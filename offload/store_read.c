@@ -1,8 +1,9 @@
 /* Which record is read next, from which drive, and what becomes of reads that fail.
  *
- * Demand goes first, in the order asked. A prefetch begins only when no demand waits, and what is read
- * again after a sweep only when no prefetch does, one a drive at a time (refills have the drive for
- * themselves until the first request): a demand read that comes later shares its drive with one such record at most. A record that lies
+ * Demand goes first, in the order asked; pieces of a streamed trunk next, a few at a time, for they were
+ * known long before (stream.h). A prefetch begins only when neither waits, and what is read again after a
+ * sweep only when no prefetch does, one a drive at a time (refills have the drive for themselves until the
+ * first request): a demand read that comes later shares its drive with one such record at most. A record that lies
  * on several drives goes where it is expected to end first, (bytes in flight + its own) / measured
  * speed; while the best drive is full it waits, unless a slower one would still be done earlier. A naive
  * half and half gains little when one drive is slower than the other.
@@ -92,11 +93,17 @@ static double speed_of(const struct sl_store *s, const struct sl_drive *d)
     return best > 0 ? best : GUESSED_SPEED;
 }
 
+/* The bank that a slot's record is of; the trunk counts as the bank after the last. */
+static int bank_of(const struct sl_store *s, const struct sl_slot *x)
+{
+    return x->layer < 0 ? s->p->n_banks : s->p->bank_of[x->layer];
+}
+
 /* The source for the record, false when its best drive can take no more just now. */
 static bool choose_source(const struct sl_store *s, const struct sl_slot *x, bool prefetch,
                           uint32_t *source)
 {
-    int bank = s->p->bank_of[x->layer];
+    int bank = bank_of(s, x);
     uint64_t bytes = sl_slot_missing(x);
     uint32_t first = s->first_source[bank];
     uint32_t best = SL_NO_SLOT;
@@ -131,6 +138,7 @@ void sl_store_drive_done(struct sl_store *s, uint32_t slot, bool ok)
     uint64_t bytes = sl_slot_reading(x);
     double t = sl_store_now();
     d->in_flight--;
+    if (sl_slot_is_piece(s, slot)) s->stream->in_flight--;
     d->prefetch_in_flight -= x->prefetch;
     d->in_flight_bytes -= bytes;
     d->stats.busy_seconds += t - d->busy_since;
@@ -151,7 +159,8 @@ void sl_store_drive_done(struct sl_store *s, uint32_t slot, bool ok)
         d->recent_bytes /= 2;
     }
     /* Another thread may have waited for this drive; io_uring's own thread looks by itself. */
-    if (!s->uring && (s->demand.n || s->prefetch.n || s->refill.n)) pthread_cond_signal(&s->work);
+    if (!s->uring && (s->demand.n || s->streamed.n || s->prefetch.n || s->refill.n))
+        pthread_cond_signal(&s->work);
 }
 
 /* ------------------------------------------------------------------ begin and end */
@@ -180,7 +189,12 @@ uint32_t sl_store_begin_read(struct sl_store *s)
     uint32_t slot = first_that_may(s, &s->demand, false, &source);
     if (slot != SL_NO_SLOT) {
         sl_slot_queue_remove(s, &s->demand, slot);
-    } else if (!s->demand.n) {
+    } else if (s->streamed.n && s->stream->in_flight < SL_STREAM_READS &&
+               choose_source(s, &s->slots[s->streamed.head], false, &source)) {
+        slot = s->streamed.head;
+        sl_slot_queue_remove(s, &s->streamed, slot);
+        s->stream->in_flight++;
+    } else if (!s->demand.n && !s->streamed.n) {
         struct sl_slot_queue *q = s->prefetch.n || s->refill_held ? &s->prefetch : &s->refill;
         slot = first_that_may(s, q, true, &source);
         if (slot == SL_NO_SLOT) return slot;
@@ -192,7 +206,7 @@ uint32_t sl_store_begin_read(struct sl_store *s)
     x->begun = true;
     s->n_loose += prefetch;
     s->n_refilling += prefetch && x->refill;
-    sl_sweep_touch(s, x->frame);
+    if (!sl_slot_is_piece(s, slot)) sl_sweep_touch(s, x->frame);
     x->prefetch = x->loose = prefetch;
     x->source = source;
     x->from = x->have;
@@ -213,7 +227,7 @@ void sl_store_not_loose(struct sl_store *s, struct sl_slot *x)
 static bool try_again(struct sl_store *s, uint32_t slot, const struct sl_read_end *end)
 {
     struct sl_slot *x = &s->slots[slot];
-    int bank = s->p->bank_of[x->layer];
+    int bank = bank_of(s, x);
     uint32_t first = s->first_source[bank];
     uint32_t n = s->first_source[bank + 1] - first;
     uint32_t all = (uint32_t)((UINT64_C(1) << n) - 1);
@@ -228,7 +242,7 @@ static bool try_again(struct sl_store *s, uint32_t slot, const struct sl_read_en
         return false;
     }
     x->begun = x->prefetch = false;
-    push_front(s, &s->demand, slot);
+    push_front(s, sl_slot_is_piece(s, slot) ? &s->streamed : &s->demand, slot);
     sl_store_wake(s);
     return true;
 }
@@ -243,7 +257,11 @@ void sl_store_end_read(struct sl_store *s, uint32_t slot, const struct sl_read_e
         pthread_cond_broadcast(&s->landed); /* whoever cancels counts the reads */
         return;
     }
-    if (end->state == SL_SLOT_READY) {
+    if (end->state == SL_SLOT_READY && sl_slot_is_piece(s, slot)) {
+        s->stats.stream_reads++;
+        s->stats.stream_bytes += sl_slot_reading(x);
+        x->have = x->upto;
+    } else if (end->state == SL_SLOT_READY) {
         s->stats.reads++;
         s->stats.bytes_read += sl_slot_reading(x);
         x->have = x->upto;
@@ -279,6 +297,11 @@ void sl_store_check(const struct sl_store *s, uint32_t slot, struct sl_read_end 
 {
     const struct sl_slot *x = &s->slots[slot];
     if (end->state != SL_SLOT_READY || !s->check_crc) return;
+    if (sl_slot_is_piece(s, slot)) { /* a part of a tensor: whoever takes it knows the whole */
+        const uint32_t skip = s->stream->pieces[slot - s->n_slots].skip;
+        end->detail = sl_crc32(0, sl_slot_memory(s, slot) + skip, x->upto - skip);
+        return;
+    }
     const struct sl_bank_entry *e = sl_slot_entry(s, x);
     /* Refinement, base planes, or all: each has a checksum of its own. */
     unsigned char kind = x->from ? 1 : x->upto < e->bytes ? 2 : 4;
@@ -318,7 +341,7 @@ static int64_t read_mapped(const struct sl_direct_file *f, void *to, size_t n, u
 static struct sl_read_end read_record(const struct sl_store *s, uint32_t slot)
 {
     const struct sl_slot *x = &s->slots[slot];
-    const uint64_t at = sl_slot_entry(s, x)->offset + x->from;
+    const uint64_t at = sl_slot_offset(s, slot) + x->from;
     const uint32_t bytes = sl_slot_reading(x);
     const struct sl_direct_file *f = &s->sources[x->source].file;
     uint8_t *to = sl_slot_memory(s, slot) + x->from;

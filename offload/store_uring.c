@@ -106,10 +106,11 @@ int sl_uring_open(struct sl_uring **out, struct sl_store *s, struct sl_err *err)
     u->n_readings = s->depth * s->n_drives;
     /* As many pieces as asked for, unless all of them together would be too many. */
     u->piece_bytes = s->piece_bytes;
-    while ((sl_align_up(s->slot_bytes, u->piece_bytes) / u->piece_bytes) * u->n_readings >
-           ENTRIES_MAX)
+    uint64_t longest = s->slot_bytes;
+    if (s->stream && s->stream->piece_bytes > longest) longest = s->stream->piece_bytes;
+    while ((sl_align_up(longest, u->piece_bytes) / u->piece_bytes) * u->n_readings > ENTRIES_MAX)
         u->piece_bytes *= 2;
-    u->pieces_max = (uint32_t)(sl_align_up(s->slot_bytes, u->piece_bytes) / u->piece_bytes);
+    u->pieces_max = (uint32_t)(sl_align_up(longest, u->piece_bytes) / u->piece_bytes);
     u->readings = calloc(u->n_readings, sizeof *u->readings);
     u->pieces = calloc((size_t)u->n_readings * u->pieces_max, sizeof *u->pieces);
     if (!u->readings || !u->pieces) {
@@ -181,7 +182,7 @@ static void arm_wake(struct sl_uring *u)
 static void begin(struct sl_uring *u, uint32_t slot)
 {
     struct sl_store *s = u->s;
-    const struct sl_bank_entry *e = sl_slot_entry(s, &s->slots[slot]);
+    const uint64_t offset = sl_slot_offset(s, slot);
     struct reading *r = u->unused;
     u->unused = r->next_free;
     u->n_open++;
@@ -193,7 +194,7 @@ static void begin(struct sl_uring *u, uint32_t slot)
         struct piece *p = &r->pieces[r->open++];
         uint32_t left = x->upto - at;
         *p = (struct piece){.of = r,
-                            .offset = e->offset + at,
+                            .offset = offset + at,
                             .to = sl_slot_memory(s, slot) + at,
                             .bytes = left < u->piece_bytes ? left : u->piece_bytes};
         submit_piece(u, p);
@@ -217,11 +218,10 @@ static void record_landed(struct sl_uring *u, struct reading *r)
     struct sl_store *s = u->s;
     uint32_t slot = r->slot;
     const struct sl_slot *x = &s->slots[slot];
-    const struct sl_bank_entry *e = sl_slot_entry(s, x);
     const struct sl_direct_file *f = &s->sources[x->source].file;
     if (!sl_direct_in_effect(f))
-        (void)posix_fadvise(f->plain_fd, (off_t)(e->offset + x->from), (off_t)sl_slot_reading(x),
-                            POSIX_FADV_DONTNEED);
+        (void)posix_fadvise(f->plain_fd, (off_t)(sl_slot_offset(s, slot) + x->from),
+                            (off_t)sl_slot_reading(x), POSIX_FADV_DONTNEED);
     r->next_free = u->unused;
     u->unused = r;
     u->n_open--;
@@ -267,7 +267,7 @@ static void take_result(struct sl_uring *u, struct piece *p, ssize_t got)
         return;
     }
     if (got == 0) { /* the end of the file */
-        piece_failed(u, p, SL_READ_SHORT, (uint32_t)(p->offset - sl_slot_entry(s, x)->offset));
+        piece_failed(u, p, SL_READ_SHORT, (uint32_t)(p->offset - sl_slot_offset(s, p->of->slot)));
         return;
     }
     p->tries = 0;
