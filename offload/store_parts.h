@@ -128,15 +128,16 @@ struct sl_ring_piece {
 
 struct sl_stream {
     const struct sl_stream_part *parts;
-    int n_parts, n_use; /* n_use of them in the pass in progress */
+    int n_parts;
+    struct sl_stream_pass pass; /* in progress */
     struct sl_arena arena;
     uint32_t piece_bytes, n_pieces;
     struct sl_ring_piece *pieces; /* [n_pieces]; slots[n_slots + i] is the slot of pieces[i] */
     uint32_t tail, n_open;        /* n_open pieces from tail on are queued, read or landed */
     uint32_t in_flight;
-    int next_part, next_row; /* where the next piece starts */
-    uint32_t crc;            /* of the rows that were taken of the part in progress */
-    bool taken;              /* the tail is in the reader's hands */
+    int next_part, next_row, next_round; /* where the next piece starts */
+    uint32_t crc;                        /* of the rows that were taken of the part in progress */
+    bool taken;                          /* the tail is in the reader's hands */
 };
 
 struct sl_uring;

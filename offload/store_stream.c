@@ -78,7 +78,8 @@ int sl_stream_open(struct sl_store *s, const struct sl_stream_opts *o, struct sl
     if (!r) return sl_fail(err, SL_E_NOMEM, NULL, "trunk ring", "out of memory");
     s->stream = r;
     r->parts = o->parts;
-    r->n_parts = r->n_use = o->n_parts;
+    r->n_parts = o->n_parts;
+    r->pass = (struct sl_stream_pass){o->n_parts, 1, 1};
     r->piece_bytes = o->piece_bytes;
     r->n_pieces = o->n_pieces;
     for (int i = 0; i < o->n_parts; i++) {
@@ -107,11 +108,27 @@ static uint32_t tail_slot(const struct sl_store *s)
     return s->n_slots + s->stream->tail;
 }
 
+/* A part is queued whole: on to the next one, or back to the first of its segment. */
+static void next_part(struct sl_stream *r)
+{
+    const int n = r->pass.n_parts;
+    const int segment = r->parts[r->next_part].segment;
+    const bool last = segment == r->parts[n - 1].segment;
+    r->next_row = 0;
+    if (++r->next_part < n && r->parts[r->next_part].segment == segment) return;
+    if (++r->next_round < (last ? r->pass.last_rounds : r->pass.rounds)) {
+        while (r->next_part > 0 && r->parts[r->next_part - 1].segment == segment) r->next_part--;
+        return;
+    }
+    r->next_round = 0;
+    if (r->next_part >= n) r->next_part = 0;
+}
+
 /* Puts the next piece of the cursor into line. */
 static void queue_next(struct sl_store *s)
 {
     struct sl_stream *r = s->stream;
-    if (r->next_part >= r->n_use) r->next_part = r->next_row = 0;
+    if (r->next_part >= r->pass.n_parts) r->next_part = r->next_row = r->next_round = 0;
     const struct sl_stream_part *p = &r->parts[r->next_part];
     const uint32_t i = (r->tail + r->n_open++) % r->n_pieces;
     struct sl_ring_piece *piece = &r->pieces[i];
@@ -129,9 +146,7 @@ static void queue_next(struct sl_store *s)
     x->target = piece->skip + (uint32_t)((uint64_t)n * row_bytes_of(p));
     sl_slot_queue_push(s, &s->streamed, s->n_slots + i);
     r->next_row += n;
-    if (r->next_row < rows) return;
-    r->next_part++;
-    r->next_row = 0;
+    if (r->next_row == rows) next_part(r);
 }
 
 static void fill(struct sl_store *s)
@@ -174,16 +189,17 @@ static void seek(struct sl_store *s, int part, int row0)
     }
     r->next_part = part;
     r->next_row = row0;
+    r->next_round = 0;
 }
 
-void sl_stream_begin(struct sl_store *s, int n_parts)
+void sl_stream_begin(struct sl_store *s, const struct sl_stream_pass *pass)
 {
     struct sl_stream *r = s->stream;
     if (!r) return;
-    assert(n_parts >= 0 && n_parts <= r->n_parts && !r->taken);
+    assert(pass->n_parts >= 0 && pass->n_parts <= r->n_parts && !r->taken);
     pthread_mutex_lock(&s->lock);
-    r->n_use = n_parts;
-    if (n_parts) {
+    r->pass = *pass;
+    if (pass->n_parts) {
         seek(s, 0, 0);
         fill(s);
     }

@@ -24,6 +24,7 @@ struct sl_store;
 struct sl_stream_part {
     const struct sl_tensor *tensor; /* two dimensions, the pack's */
     int32_t group;                  /* rows that a piece never cuts; divides the rows */
+    int32_t segment; /* parts of one segment lie side by side and are passed again together */
 };
 
 struct sl_stream_opts {
@@ -38,9 +39,16 @@ uint64_t sl_stream_least_piece(uint64_t group_bytes);
 /* Tables beside the ring itself. */
 uint64_t sl_stream_table_bytes(uint32_t n_pieces);
 
-/* A new pass over the first n_parts parts begins: reading starts at part 0, and after part n_parts - 1
- * goes on with part 0 again. The reader's thread only. */
-void sl_stream_begin(struct sl_store *s, int n_parts);
+/* What the reader is going to take: a long chunk goes through a layer panel by panel, and so passes each
+ * segment several times before the next. */
+struct sl_stream_pass {
+    int n_parts;     /* the first ones */
+    int rounds;      /* over each segment but the last, 1 at least */
+    int last_rounds; /* over the segment of part n_parts - 1 */
+};
+/* A new pass begins: reading starts at part 0, and goes on with part 0 when the pass is over. The reader's
+ * thread only. Nothing happens without a ring. */
+void sl_stream_begin(struct sl_store *s, const struct sl_stream_pass *pass);
 
 /* Some rows of a part, as many as its piece holds. */
 struct sl_strip {

@@ -200,9 +200,11 @@ int sluice_plan(sluice_pack *p, const sluice_options *opts, sluice_plan_info *in
 static int load_weights(struct sluice_pack *p, const struct sl_engine_plan *plan,
                         const struct sl_engine_opts *o, struct sl_err *err)
 {
+    const struct sl_trunk_opts to = {.budget = plan->trunk_resident_bytes,
+                                     .check_crc = o->check_crc};
     int rc = sl_arena_init(&p->arena, plan->weights_bytes, "trunk", err);
     if (!rc) sl_numa_interleave(sl_numa_system(), p->arena.base, p->arena.bytes);
-    if (!rc) rc = sl_trunk_open(&p->trunk, p->pack, &p->arena, o->check_crc, err);
+    if (!rc) rc = sl_trunk_open(&p->trunk, p->pack, &p->arena, &to, err);
     p->trunk_bytes = p->arena.used;
     if (!rc) rc = sl_model_open(&p->model, p->pack, p->trunk, &p->arena, err);
     if (!rc && o->lookahead) rc = sl_ahead_maps_open(&p->ahead_maps, p->pack, &p->arena, err);

@@ -76,8 +76,24 @@ void sl_graph_force_routes(struct sl_graph *g, sl_routes_fn fn, void *ctx)
     g->routes_ctx = ctx;
 }
 
+void sl_graph_note_failure(struct sl_graph *g, int rc, const struct sl_err *err)
+{
+    bool before = false;
+    if (!atomic_compare_exchange_strong(&g->failed, &before, true)) return;
+    g->fail_rc = rc;
+    g->fail = *err;
+}
+
+static int failure(const struct sl_graph *g, struct sl_err *err)
+{
+    if (!atomic_load_explicit(&g->failed, memory_order_relaxed)) return 0;
+    if (err) *err = g->fail;
+    return g->fail_rc;
+}
+
 int sl_graph_check(struct sl_graph *g, int layer, const char *what, struct sl_err *err)
 {
+    if (failure(g, err)) return g->fail_rc;
     if (atomic_load_explicit(&g->stopped, memory_order_relaxed))
         return sl_fail(err, SL_E_INTR, NULL, NULL, "interrupted");
     const int tok = atomic_load_explicit(&g->bad, memory_order_relaxed);
@@ -160,7 +176,7 @@ static double stalled(const struct sl_graph *g)
 {
     struct sl_store_stats st = {0};
     if (g->store) sl_store_get_stats(g->store, &st);
-    return st.stall_seconds;
+    return st.stall_seconds + st.stream_stall_seconds;
 }
 
 static int run_attention(struct sl_graph *g, struct sl_err *err)
@@ -208,14 +224,18 @@ static int run_panels(struct sl_graph *g, uint64_t n_expanded, struct sl_err *er
     int rc = 0;
     for (int at = 0; at < g->n_chunk && !rc; at += g->use.n_panel) {
         const double start = now_seconds();
+        const double stall = stalled(g);
         sl_graph_view(g, at, panel_after(g, at));
         g->n_banked = n_banked;
         g->st->n_expanded = at ? g->pos : n_expanded;
         rc = run_attention(g, err);
         const double middle = now_seconds();
+        const double waited = stalled(g) - stall;
         if (!rc) rc = begin_ffn(g, err);
-        g->stages.attention += middle - start;
-        g->stages.experts += now_seconds() - middle;
+        const double all_waited = stalled(g) - stall;
+        g->stages.attention += middle - start - waited;
+        g->stages.experts += now_seconds() - middle - (all_waited - waited);
+        g->stages.waiting += all_waited;
     }
     g->st->n_expanded = n_expanded;
     return rc;
@@ -244,7 +264,8 @@ static int run_layer(struct sl_graph *g, int l, uint64_t n_expanded, struct sl_e
     g->l = l;
     g->layer = &g->m->layers[l];
     int rc = run_panels(g, n_expanded, err);
-    return rc || !g->layer->is_moe ? rc : run_experts(g, err);
+    if (!rc && g->layer->is_moe) rc = run_experts(g, err);
+    return rc ? rc : failure(g, err);
 }
 
 /* Final mix, norm and head of the last tokens of the panel in view (all tokens of the mix when someone
@@ -273,6 +294,7 @@ static int run_head(struct sl_graph *g, float *logits, int n_logits, struct sl_e
 static int run_heads(struct sl_graph *g, float *logits, int n_logits, struct sl_err *err)
 {
     const double start = now_seconds();
+    const double stall = stalled(g);
     const int first = g->n_chunk - n_logits;
     int rc = 0;
     for (int at = 0; at < g->n_chunk && !rc; at += g->use.n_panel) {
@@ -283,8 +305,24 @@ static int run_heads(struct sl_graph *g, float *logits, int n_logits, struct sl_
             logits && n ? logits + (size_t)(end - n - first) * (size_t)g->c->vocab_size : NULL;
         rc = run_head(g, rows, n, err);
     }
-    g->stages.head += now_seconds() - start;
+    const double waited = stalled(g) - stall;
+    g->stages.head += now_seconds() - start - waited;
+    g->stages.waiting += waited;
     return rc;
+}
+
+/* Which matrices the chunk will use, and how often: a panel passes over a layer's once. */
+static void begin_stream(struct sl_graph *g, int n_logits)
+{
+    if (!g->store) return;
+    const int last = g->n_chunk - n_logits; /* first token with logits, and its panel */
+    const int panels = (g->n_chunk + g->use.n_panel - 1) / g->use.n_panel;
+    const bool head = n_logits && g->m->n_parts > g->m->n_layer_parts;
+    const struct sl_stream_pass pass = {.n_parts = head ? g->m->n_parts : g->m->n_layer_parts,
+                                        .rounds = panels,
+                                        .last_rounds =
+                                            head ? panels - last / g->use.n_panel : panels};
+    sl_stream_begin(g->store, &pass);
 }
 
 static int check_chunk(const struct sl_graph *g, const struct sl_state *st, const int32_t *ids,
@@ -322,6 +360,8 @@ int sl_graph_feed(struct sl_graph *g, struct sl_state *st, const int32_t *ids, i
     atomic_store_explicit(&g->bad, INT_MAX, memory_order_relaxed);
     atomic_store_explicit(&g->bad_routes, false, memory_order_relaxed);
     atomic_store_explicit(&g->stopped, false, memory_order_relaxed);
+    atomic_store_explicit(&g->failed, false, memory_order_relaxed);
+    begin_stream(g, n_logits);
     if (st->n_expanded > st->position) st->n_expanded = st->position; /* rewound: refill */
     const double at = now_seconds();
     sl_graph_view(g, 0, n);

@@ -86,7 +86,7 @@ void sl_graph_move_experts(struct sl_graph *g, int layer, float eps);
 struct sl_stage_seconds {
     double attention; /* mix, norm, KDA or MLA, embedding */
     double experts;   /* mix, norm, router, shared and routed experts, dense FFN; without waiting */
-    double waiting;   /* for reads of experts */
+    double waiting;   /* for reads of experts, and of a trunk that streams */
     double head;      /* final mix, norm, logits */
 };
 void sl_graph_get_stages(const struct sl_graph *g, struct sl_stage_seconds *out);

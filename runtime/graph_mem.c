@@ -166,7 +166,7 @@ uint64_t sl_graph_lay_out(struct sl_graph *g, unsigned char *base)
     g->segs = carve(&m, (uint64_t)g->n_pairs + 8, sizeof *g->segs);
     lay_out_panel(g, &g->own, (uint64_t)g->o.max_chunk, &m);
 
-    size_t scratch = 0;
+    size_t scratch = sl_graph_embed_scratch(c);
     const size_t needs[3] = {g->has.kda ? sl_graph_kda_scratch(c) : 0,
                              g->has.mla ? sl_graph_mla_scratch(c, g->o.max_ctx) : 0,
                              g->has.moe ? sl_graph_moe_scratch(c) : 0};

@@ -72,9 +72,48 @@ static void run_mix(struct mix_job *job)
     sl_graph_run(job->g, (n + TOKENS_A_TASK - 1) / TOKENS_A_TASK, mix_task, job);
 }
 
+struct embed_job {
+    struct sl_graph *g;
+    const int32_t *ids;
+};
+
+/* Rows from the drive, a few tokens a task: each waits for its own read. */
+static void embed_task(void *ctx, int task, int worker)
+{
+    const struct embed_job *job = ctx;
+    struct sl_graph *g = job->g;
+    uint8_t *page = (uint8_t *)sl_graph_scratch(g, worker);
+    page += -(uintptr_t)page & (SL_PAGE - 1);
+    const int from = task * TOKENS_A_TASK;
+    const int to = from + TOKENS_A_TASK < g->n ? from + TOKENS_A_TASK : g->n;
+    for (int t = from; t < to; t++) {
+        struct sl_err err = {0};
+        struct sl_mat row = g->m->embed;
+        int rc =
+            sl_trunk_read_row(g->m->trunk, g->m->embed_tensor, job->ids[t], page, &row.codes, &err);
+        if (rc) {
+            sl_graph_note_failure(g, rc, &err);
+            return;
+        }
+        row.rows = 1;
+        sl_mat_decode_row(&row, 0, sl_graph_partial(g, t));
+    }
+}
+
+size_t sl_graph_embed_scratch(const struct sl_config *c)
+{
+    const uint64_t row = (uint64_t)c->hidden_size * sizeof(float); /* f32 is the widest */
+    return (size_t)(SL_PAGE + sl_trunk_row_room(row)) / sizeof(float);
+}
+
 void sl_graph_embed(struct sl_graph *g, const int32_t *ids)
 {
     g->n_banked = 0;
+    if (!g->m->embed.codes) {
+        struct embed_job job = {g, ids};
+        sl_graph_run(g, (g->n + TOKENS_A_TASK - 1) / TOKENS_A_TASK, embed_task, &job);
+        return;
+    }
     for (int t = 0; t < g->n; t++) sl_mat_decode_row(&g->m->embed, ids[t], sl_graph_partial(g, t));
 }
 

@@ -33,6 +33,13 @@ struct head_bufs {
     float *values; /* [strip][v] */
 };
 
+/* Heads [first, first + kv_b->rows / rows of a head) of a layer: all of them, or those of a strip. */
+struct heads {
+    struct sl_graph *g;
+    struct sl_mat kv_b;
+    int first;
+};
+
 struct head {
     struct sl_graph *g;
     int h;
@@ -244,25 +251,43 @@ static void gate_rows(const struct head *hd, int t, int n)
     }
 }
 
-static void head_task(void *ctx, int h, int worker)
+static void head_task(void *ctx, int task, int worker)
 {
-    struct sl_graph *g = ctx;
+    const struct heads *hs = ctx;
+    struct sl_graph *g = hs->g;
     const struct sl_config *c = g->c;
-    const struct sl_mla_weights *w = &g->layer->attn.mla;
     struct head hd = {.g = g,
-                      .h = h,
+                      .h = hs->first + task,
                       .n_pos = (size_t)g->pos + (size_t)g->n,
                       .kd = (size_t)(c->qk_nope_dim + c->qk_rope_dim),
                       .vd = (size_t)c->v_head_dim};
     scratch_of(c, g->o.max_ctx, sl_graph_scratch(g, worker), &hd.b);
     const int kv_rows = c->qk_nope_dim + c->v_head_dim;
-    hd.w_k = sl_graph_rows(&w->kv_b, h * kv_rows, c->qk_nope_dim);
-    hd.w_v = sl_graph_rows(&w->kv_b, h * kv_rows + c->qk_nope_dim, c->v_head_dim);
+    hd.w_k = sl_graph_rows(&hs->kv_b, task * kv_rows, c->qk_nope_dim);
+    hd.w_v = sl_graph_rows(&hs->kv_b, task * kv_rows + c->qk_nope_dim, c->v_head_dim);
     gather(&hd);
     for (int t = 0; t < g->n; t += SL_GRAPH_QUERIES) {
         const int n = g->n - t < SL_GRAPH_QUERIES ? g->n - t : SL_GRAPH_QUERIES;
         attend(&hd, t, n);
         gate_rows(&hd, t, n);
+    }
+}
+
+/* All heads; those of a strip of kv_b at a time when it streams. */
+static void run_heads(struct sl_graph *g)
+{
+    const struct sl_config *c = g->c;
+    const struct sl_mat *kv_b = &g->layer->attn.mla.kv_b;
+    const int rows = c->qk_nope_dim + c->v_head_dim;
+    struct heads hs = {.g = g, .kv_b = *kv_b};
+    if (!kv_b->stream) {
+        sl_graph_run(g, c->n_heads, head_task, &hs);
+        return;
+    }
+    while (hs.first < c->n_heads && sl_graph_take_strip(g, kv_b, hs.first * rows, &hs.kv_b)) {
+        sl_graph_run(g, hs.kv_b.rows / rows, head_task, &hs);
+        hs.first += hs.kv_b.rows / rows;
+        sl_graph_put_strip(g);
     }
 }
 
@@ -279,7 +304,7 @@ void sl_graph_mla(struct sl_graph *g)
                                  .ldy = (size_t)w->q_b.rows,
                                  .n_tok = g->n};
     sl_graph_mul(g, g->segs, 1);
-    sl_graph_run(g, c->n_heads, head_task, g);
+    run_heads(g);
     g->segs[0] = (struct sl_seg){.w = &w->o,
                                  .x = g->mla.gate,
                                  .ldx = (size_t)c->n_heads * (size_t)c->v_head_dim,

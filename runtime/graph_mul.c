@@ -3,7 +3,12 @@
  * In decode a region is a few microseconds long, so all products that can run together do (q, k, v and
  * gate of a layer; gate and up of all its experts) and blocks are as large as balance allows: about
  * four tasks a thread. In prefill tokens go through a block SL_GRAPH_BATCH at a time, so that what
- * follows a product finds its rows in the cache. */
+ * follows a product finds its rows in the cache.
+ *
+ * A matrix that streams is a row of products, one a strip, each in all threads: y[r] = w[r] . x is the
+ * same whatever strip r lies in, so the bits are those of the matrix in memory. Of a pair (gate and up)
+ * the first is finished before the second begins, as they lie in the file, and what follows on the same
+ * rows comes with the second. What is in memory is computed first, while strips land. */
 #include <math.h>
 #include <string.h>
 
@@ -42,7 +47,7 @@ void sl_graph_situ(struct sl_graph *g, const struct sl_seg *s, int tok, int row0
 static void post_resid(struct sl_graph *g, const struct sl_seg *s, int tok, int row0, int row1)
 {
     float *y = s->y + (size_t)tok * s->ldy + row0;
-    float *p = sl_graph_partial(g, tok) + row0;
+    float *p = sl_graph_partial(g, tok) + s->row_base + row0;
     const int n = row1 - row0;
     if (s->extra) g->k.add(y, y, s->extra + (size_t)tok * s->ldy + row0, n);
     if (s->fresh)
@@ -64,7 +69,8 @@ static void mul_rows(struct sl_graph *g, const struct sl_seg *s, int row0, int r
     for (int t = 0; t < s->n_tok; t += SL_GRAPH_BATCH) {
         const int n = s->n_tok - t < SL_GRAPH_BATCH ? s->n_tok - t : SL_GRAPH_BATCH;
         const float *x = s->x + (size_t)t * s->ldx;
-        g->k.mul(s->w, row0, row1, x, s->ldx, n, s->y + (size_t)t * s->ldy, s->ldy);
+        float *y = s->to_y2 ? s->y2 : s->y;
+        g->k.mul(s->w, row0, row1, x, s->ldx, n, y + (size_t)t * s->ldy, s->ldy);
         if (s->w2) g->k.mul(s->w2, row0, row1, x, s->ldx, n, s->y2 + (size_t)t * s->ldy, s->ldy);
         for (int i = t; i < t + n; i++) {
             if (s->post == SL_POST_SITU) sl_graph_situ(g, s, i, row0, row1);
@@ -106,8 +112,9 @@ static bool deals(struct sl_graph *g, const struct sl_seg *segs, int n, int n_ta
     return any;
 }
 
-void sl_graph_mul(struct sl_graph *g, struct sl_seg *segs, int n)
+static void mul_held(struct sl_graph *g, struct sl_seg *segs, int n)
 {
+    if (!n) return;
     uint64_t total = 0;
     for (int i = 0; i < n; i++) total += row_cost(&segs[i]) * (uint64_t)segs[i].w->rows;
     uint64_t want = total / ((uint64_t)g->n_threads * 4);
@@ -130,4 +137,84 @@ void sl_graph_mul(struct sl_graph *g, struct sl_seg *segs, int n)
         sl_graph_deal(g, n, mul_task, &job);
     else
         sl_graph_run(g, n_tasks, mul_task, &job);
+}
+
+/* ---- strips */
+
+bool sl_graph_take_strip(struct sl_graph *g, const struct sl_mat *w, int row, struct sl_mat *strip)
+{
+    struct sl_strip got;
+    struct sl_err err = {0};
+    if (atomic_load_explicit(&g->failed, memory_order_relaxed)) return false;
+    int rc = sl_stream_take(g->store, w->stream - 1, row, &got, &err);
+    if (rc) {
+        sl_graph_note_failure(g, rc, &err);
+        return false;
+    }
+    *strip = *w;
+    strip->stream = 0;
+    strip->rows = got.n_rows;
+    strip->codes = got.rows;
+    return true;
+}
+
+void sl_graph_put_strip(struct sl_graph *g)
+{
+    sl_stream_put(g->store);
+}
+
+/* One matrix of s, w or (second) w2, strip by strip; what follows on its rows only with last. */
+static void mul_strips(struct sl_graph *g, const struct sl_seg *s, bool second, bool last)
+{
+    const struct sl_mat *w = second ? s->w2 : s->w;
+    struct sl_mat strip;
+    for (int row = 0; row < w->rows && sl_graph_take_strip(g, w, row, &strip); row += strip.rows) {
+        struct sl_seg part = *s;
+        part.w = &strip;
+        part.w2 = NULL;
+        part.y += row;
+        if (part.y2) part.y2 += row;
+        if (part.extra) part.extra += row;
+        part.row_base = row;
+        part.to_y2 = second;
+        if (!last) part.post = SL_POST_NONE;
+        mul_held(g, &part, 1);
+        sl_graph_put_strip(g);
+    }
+}
+
+static void mul_streamed(struct sl_graph *g, const struct sl_seg *s)
+{
+    const bool first = s->w->stream != 0;
+    const bool second = s->w2 && s->w2->stream;
+    if (s->w2 && first != second) { /* the one in memory, while the other lands */
+        struct sl_seg held = *s;
+        held.w = first ? s->w2 : s->w;
+        held.w2 = NULL;
+        held.to_y2 = first;
+        held.post = SL_POST_NONE;
+        mul_held(g, &held, 1);
+    }
+    if (first) mul_strips(g, s, false, !second);
+    if (second) mul_strips(g, s, true, true);
+}
+
+/* Number of the first part that a product needs, 0 when it needs none. */
+static int first_part(const struct sl_seg *s)
+{
+    return s->w->stream ? s->w->stream : s->w2 ? s->w2->stream : 0;
+}
+
+void sl_graph_mul(struct sl_graph *g, struct sl_seg *segs, int n)
+{
+    int held = 0;
+    for (int i = 1; i < n; i++) { /* few, and in order as a rule */
+        const struct sl_seg s = segs[i];
+        int at = i;
+        for (; at > 0 && first_part(&segs[at - 1]) > first_part(&s); at--) segs[at] = segs[at - 1];
+        segs[at] = s;
+    }
+    while (held < n && !first_part(&segs[held])) held++;
+    mul_held(g, segs, held);
+    for (int i = held; i < n; i++) mul_streamed(g, &segs[i]);
 }

@@ -114,6 +114,10 @@ struct sl_seg {
     bool fresh;
     bool placed; /* w and w2 lie on `node`; otherwise on all alike */
     int node;
+    /* Of a strip, set by sl_graph_mul: w holds rows from row_base on, every pointer above stands at that
+     * row, and with to_y2 the product goes to y2. */
+    int row_base;
+    bool to_y2;
     int block_rows, first_task; /* set by sl_graph_mul */
 };
 
@@ -165,6 +169,9 @@ struct sl_graph {
     int n_banked;
     atomic_int bad; /* first token with a value that is not finite; INT_MAX: none */
     struct sl_stage_seconds stages;
+    atomic_bool failed; /* a read of the trunk failed: fail_rc and fail say how */
+    int fail_rc;
+    struct sl_err fail;
     atomic_bool bad_routes; /* routes_fn gave ids that cannot be */
     atomic_bool stopped;    /* interrupted: tasks were left out, nothing computed since counts */
 };
@@ -193,8 +200,12 @@ static inline void sl_graph_note_bad(struct sl_graph *g, int tok)
     }
 }
 
-/* SL_E_INTR when tasks were left out; SL_E_PACK naming layer (-1: none), `what` and position when a
- * token was noted; 0 otherwise. */
+/* A read of the trunk failed: what the chunk computes from here on is void, and its next check says so.
+ * Any thread; the first one counts. */
+void sl_graph_note_failure(struct sl_graph *g, int rc, const struct sl_err *err);
+
+/* The failed read, if there was one; SL_E_INTR when tasks were left out; SL_E_PACK naming layer (-1: none),
+ * `what` and position when a token was noted; 0 otherwise. */
 int sl_graph_check(struct sl_graph *g, int layer, const char *what, struct sl_err *err);
 
 static inline void sl_graph_see(struct sl_graph *g, enum sl_point point, int layer,
@@ -214,8 +225,13 @@ static inline bool sl_graph_one_panel(const struct sl_graph *g)
     return g->n_chunk <= g->use.n_panel;
 }
 
-/* graph_mul.c: all products of segs[n] in one region. */
+/* graph_mul.c: all products of segs[n], in one region but for matrices that stream: those follow one after
+ * the other, strip by strip. Reorders segs. */
 void sl_graph_mul(struct sl_graph *g, struct sl_seg *segs, int n);
+/* The strip of a streaming matrix that starts at `row`, as a matrix; waits for it. false: its read failed,
+ * or one before it; noted. Put back before the next is taken. */
+bool sl_graph_take_strip(struct sl_graph *g, const struct sl_mat *w, int row, struct sl_mat *strip);
+void sl_graph_put_strip(struct sl_graph *g);
 /* SiTU of one token: rows [row0, row1) of y and y2, result in y. */
 void sl_graph_situ(struct sl_graph *g, const struct sl_seg *s, int tok, int row0, int row1);
 /* Rows [row, row + n) of a plain or trunk matrix as a matrix. */
@@ -260,6 +276,7 @@ void sl_graph_name_ahead(struct sl_graph *g);
 void sl_graph_judge_ahead(struct sl_graph *g);
 
 /* Scratch floats a worker needs in each. */
+size_t sl_graph_embed_scratch(const struct sl_config *c);
 size_t sl_graph_kda_scratch(const struct sl_config *c);
 size_t sl_graph_mla_scratch(const struct sl_config *c, uint64_t max_ctx);
 size_t sl_graph_moe_scratch(const struct sl_config *c);

@@ -22,7 +22,8 @@
 #include "kernels/kernels.h"
 
 #define ALIGN       64
-#define KERNEL_TAPS 8 /* most taps that the conv kernel takes */
+#define KERNEL_TAPS 8  /* most taps that the conv kernel takes */
+#define LAYER_PARTS 11 /* most matrices of a layer that stream */
 #define MODEL_FILE  "pack.json"
 
 /* Carves the model's own block; base NULL only counts. */
@@ -43,6 +44,7 @@ static uint64_t own_bytes(const struct sl_config *c)
     struct carver count = {NULL, 0};
     carve(&count, sizeof(struct sl_model));
     carve(&count, sizeof(struct sl_layer) * (uint64_t)c->n_layers);
+    carve(&count, sizeof(struct sl_stream_part) * ((uint64_t)c->n_layers * LAYER_PARTS + 1));
     for (int l = 0; l < c->n_layers; l++) {
         if (l) carve(&count, sizeof(float) * (uint64_t)c->hidden_size);
         carve(&count, sizeof(float) * (uint64_t)c->hidden_size);
@@ -67,6 +69,8 @@ struct binder {
     struct sl_err *err;
     int rc;
     int layer; /* -1: names are global */
+    struct sl_stream_part *parts;
+    int n_parts, segment;
 };
 
 static const char *full_name(const struct binder *b, char buf[256], const char *name)
@@ -83,6 +87,17 @@ static void bind_mat(struct binder *b, const char *name, int64_t rows, int64_t c
 {
     char buf[256];
     if (!b->rc) b->rc = sl_trunk_mat(b->trunk, full_name(b, buf, name), rows, cols, out, b->err);
+}
+
+/* The next in the order of use: called for each matrix of a layer that may stream, when all are bound. */
+static void then(struct binder *b, const char *name, struct sl_mat *m)
+{
+    char buf[256];
+    if (b->rc || m->codes) return;
+    const struct sl_tensor *t = sl_pack_find(b->pack, full_name(b, buf, name));
+    b->parts[b->n_parts++] = (struct sl_stream_part){
+        .tensor = t, .group = sl_trunk_row_group(b->pack, t), .segment = b->segment};
+    m->stream = b->n_parts;
 }
 
 static void bind_vec(struct binder *b, const char *name, int64_t n, const float **out)
@@ -128,6 +143,11 @@ static void bind_kda(struct binder *b, struct sl_kda_weights *w)
     bind_mat(b, "self_attn.b_proj.weight", c->kda_heads, hidden, &w->b);
     bind_mat(b, "self_attn.g_proj.weight", channels, hidden, &w->g);
     bind_mat(b, "self_attn.o_proj.weight", hidden, channels, &w->o);
+    then(b, "self_attn.q_proj.weight", &w->q);
+    then(b, "self_attn.k_proj.weight", &w->k);
+    then(b, "self_attn.v_proj.weight", &w->v);
+    then(b, "self_attn.g_proj.weight", &w->g);
+    then(b, "self_attn.o_proj.weight", &w->o);
     bind_vec(b, "self_attn.q_conv1d.weight", channels * c->conv_kernel, &w->conv[0]);
     bind_vec(b, "self_attn.k_conv1d.weight", channels * c->conv_kernel, &w->conv[1]);
     bind_vec(b, "self_attn.v_conv1d.weight", channels * c->conv_kernel, &w->conv[2]);
@@ -165,6 +185,12 @@ static void bind_mla(struct binder *b, struct sl_mla_weights *w)
              (int64_t)c->n_heads * (c->qk_nope_dim + c->v_head_dim), c->kv_lora_rank, &w->kv_b);
     if (c->mla_output_gate) bind_mat(b, "self_attn.g_proj.weight", v_rows, hidden, &w->g);
     bind_mat(b, "self_attn.o_proj.weight", hidden, v_rows, &w->o);
+    if (c->q_lora_rank) then(b, "self_attn.q_a_proj.weight", &w->q_a);
+    then(b, "self_attn.kv_a_proj_with_mqa.weight", &w->kv_a);
+    if (c->mla_output_gate) then(b, "self_attn.g_proj.weight", &w->g);
+    then(b, c->q_lora_rank ? "self_attn.q_b_proj.weight" : "self_attn.q_proj.weight", &w->q_b);
+    then(b, "self_attn.kv_b_proj.weight", &w->kv_b);
+    then(b, "self_attn.o_proj.weight", &w->o);
 }
 
 static void bind_ffn(struct binder *b, const char *stem, int64_t width, struct sl_ffn_weights *w)
@@ -172,10 +198,13 @@ static void bind_ffn(struct binder *b, const char *stem, int64_t width, struct s
     char name[128];
     snprintf(name, sizeof name, "%s.gate_proj.weight", stem);
     bind_mat(b, name, width, b->c->hidden_size, &w->gate);
+    then(b, name, &w->gate);
     snprintf(name, sizeof name, "%s.up_proj.weight", stem);
     bind_mat(b, name, width, b->c->hidden_size, &w->up);
+    then(b, name, &w->up);
     snprintf(name, sizeof name, "%s.down_proj.weight", stem);
     bind_mat(b, name, b->c->hidden_size, width, &w->down);
+    then(b, name, &w->down);
 }
 
 static void bind_moe(struct binder *b, struct sl_layer *w)
@@ -189,14 +218,18 @@ static void bind_moe(struct binder *b, struct sl_layer *w)
         bind_vec(b, "block_sparse_moe.routed_expert_norm.weight", c->latent_size, &w->latent_norm);
     bind_mat(b, "block_sparse_moe.routed_expert_up_proj.weight", c->hidden_size, c->latent_size,
              &w->latent_up);
+    then(b, "block_sparse_moe.routed_expert_down_proj.weight", &w->latent_down);
+    b->segment++; /* what comes when the experts of the whole chunk are known */
     bind_ffn(b, "block_sparse_moe.shared_experts",
              (int64_t)c->n_shared_experts * c->moe_intermediate_size, &w->ffn);
+    then(b, "block_sparse_moe.routed_expert_up_proj.weight", &w->latent_up);
 }
 
 static void bind_layer(struct binder *b, int l, struct sl_layer *w)
 {
     const struct sl_config *c = b->c;
     b->layer = l;
+    b->segment++;
     w->is_kda = c->is_kda[l];
     w->is_moe = sl_config_is_moe(c, l);
     w->opens_block = l % c->attn_res_block_size == 0;
@@ -222,7 +255,12 @@ static void bind_globals(struct binder *b, struct sl_model *m)
     const struct sl_config *c = b->c;
     b->layer = -1;
     bind_mat(b, "model.embed_tokens.weight", c->vocab_size, c->hidden_size, &m->embed);
+    m->embed_tensor = sl_pack_find(b->pack, "model.embed_tokens.weight");
     bind_mat(b, "lm_head.weight", c->vocab_size, c->hidden_size, &m->head);
+    m->n_layer_parts = b->n_parts;
+    b->segment++;
+    then(b, "lm_head.weight", &m->head);
+    m->n_parts = b->n_parts;
     bind_vec(b, "model.norm.weight", c->hidden_size, &m->final_norm);
     bind_mix(b, "model.output_attn_res_norm.weight", "model.output_attn_res_proj.weight",
              "model.output_res_score", &m->out_mix);
@@ -260,7 +298,10 @@ int sl_model_open(struct sl_model **out, const struct sl_pack *p, const struct s
     struct sl_model *m = carve(&b.own, sizeof *m);
     m->pack = p;
     m->cfg = p->cfg;
+    m->trunk = t;
     m->layers = carve(&b.own, sizeof *m->layers * (uint64_t)p->cfg.n_layers);
+    m->parts = carve(&b.own, sizeof *m->parts * ((uint64_t)p->cfg.n_layers * LAYER_PARTS + 1));
+    b.parts = m->parts;
     for (int l = 0; l < p->cfg.n_layers && !b.rc; l++) bind_layer(&b, l, &m->layers[l]);
     bind_globals(&b, m);
     if (b.rc) {

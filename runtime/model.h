@@ -7,6 +7,7 @@
 
 #include "base/arena.h"
 #include "offload/pack.h"
+#include "offload/stream.h"
 #include "offload/trunk.h"
 
 struct sl_kda_weights {
@@ -42,8 +43,14 @@ struct sl_layer {
 
 struct sl_model {
     const struct sl_pack *pack;
+    const struct sl_trunk *trunk;
     struct sl_config cfg;
-    struct sl_mat embed, head;
+    /* Matrices that are not held, in the order in which a pass over the model uses them; the head, if it
+     * is one of them, comes last. Their struct sl_mat has codes NULL and `stream` set. */
+    struct sl_stream_part *parts;
+    int n_parts, n_layer_parts; /* all; without the head */
+    struct sl_mat embed, head;  /* embed: codes NULL when rows are read one by one */
+    const struct sl_tensor *embed_tensor;
     const float *final_norm, *out_mix;
     struct sl_layer *layers; /* [n_layers] */
 };

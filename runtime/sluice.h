@@ -101,7 +101,7 @@ typedef struct {
 
 /* Seconds by stage; the sum is the time inside the forward pass. */
 typedef struct {
-    double attention, experts, waiting, head; /* waiting: for expert reads */
+    double attention, experts, waiting, head; /* waiting: for reads */
 } sluice_stages;
 
 typedef struct {

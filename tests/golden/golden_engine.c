@@ -68,12 +68,24 @@ void golden_open(struct golden_engine *e, const char *pack, const struct golden_
     const uint64_t ctx = o->ctx ? o->ctx : 512;
     const struct sl_graph_opts go = {.max_chunk = e->chunk, .max_ctx = ctx};
     must(sl_arena_init(&e->arena, arena_bytes(e, &go, ctx, !o->no_expanded), "test", &err), &err);
-    must(sl_trunk_open(&e->trunk, e->pack, &e->arena, true, &err), &err);
+    const struct sl_trunk_opts to = {.budget = o->trunk_budget, .check_crc = true, .ops = o->ops};
+    must(sl_trunk_open(&e->trunk, e->pack, &e->arena, &to, &err), &err);
     must(sl_model_open(&e->model, e->pack, e->trunk, &e->arena, &err), &err);
+    struct sl_stream_opts ring = {.parts = e->model->parts,
+                                  .n_parts = e->model->n_parts,
+                                  .piece_bytes = o->ring_bytes,
+                                  .n_pieces = o->ring_pieces ? o->ring_pieces : 3};
+    for (int i = 0; i < ring.n_parts && !o->ring_bytes; i++) {
+        const struct sl_tensor *t = ring.parts[i].tensor;
+        const uint64_t group = t->bytes / (uint64_t)t->shape[0] * (uint64_t)ring.parts[i].group;
+        const uint64_t least = sl_stream_least_piece(group);
+        if (least > ring.piece_bytes) ring.piece_bytes = (uint32_t)least;
+    }
     const struct sl_store_opts so = {
         .slot_budget_bytes = (uint64_t)o->slots * sl_store_slot_bytes(e->pack),
-        .io = o->ops ? SL_IO_PREAD : o->io, /* the faults are put into pread */
+        .io = o->ops && !o->with_faults ? SL_IO_PREAD : o->io, /* faults are put into pread */
         .check_crc = true,
+        .stream = ring.n_parts ? &ring : NULL,
         .ops = o->ops,
         .numa = o->numa};
     must(sl_store_open(&e->store, e->pack, &so, &err), &err);

@@ -16,8 +16,13 @@ struct golden_opts {
     bool no_expanded;               /* without the cache of expanded keys */
     int slots;                      /* expert slots, 0: all records */
     enum sl_io io;                  /* how records are read */
-    const struct sl_read_ops *ops;  /* of the store, NULL: plain reads */
+    const struct sl_read_ops *ops;  /* of store and trunk, NULL: plain reads */
     const struct sl_numa_ops *numa; /* memory nodes, NULL: the machine's */
+    /* Trunk: bytes that may be held, 0: all of it. Below that matrices stream through a ring of ring_pieces
+     * pieces (0: 3) of ring_bytes each (0: the fewest that do). */
+    uint64_t trunk_budget;
+    uint32_t ring_pieces, ring_bytes;
+    bool with_faults; /* ops also for io_uring */
 };
 
 struct golden_engine {
