@@ -25,6 +25,7 @@ struct plan_flags {
     double hits;
     bool hits_given, json;
     struct sl_engine_flags engine;
+    struct sl_engine_machine here; /* before the probe, which takes memory that a run does not */
 };
 
 static int read_board(const struct plan_flags *f, const char *target, bool is_k3,
@@ -74,13 +75,12 @@ static int make_plan(const struct plan_flags *f, const struct sl_board *b, struc
 {
     sluice_options o = sl_engine_flags_options(&f->engine);
     struct sl_engine_opts eo;
-    struct sl_engine_machine m;
+    struct sl_engine_machine m = f->here;
     bool recipe = f->board && b->recipe.given;
     if (recipe && !o.ram_bytes) o.ram_bytes = b->recipe.ram_bytes;
     if (recipe && !o.ctx) o.ctx = b->recipe.ctx;
     if (f->board && !o.threads) o.threads = b->cpu.cores <= 1024 ? b->cpu.cores : 1024;
     int rc = sl_engine_options(&p->pack->cfg, &o, &eo, err);
-    if (!rc && !f->board) rc = sl_engine_machine_here(p, "", eo.ram_bytes, &m, err);
     if (rc) return rc;
     if (f->board) {
         m = (struct sl_engine_machine){.process_bytes = BOARD_PROCESS_BYTES};
@@ -121,7 +121,20 @@ static int plan_k3(const struct plan_flags *f, const struct sl_board *b, struct 
     return rc;
 }
 
-static int plan(const struct plan_flags *f, const char *target)
+/* p NULL: no pack is open. */
+static int measure_here(struct plan_flags *f, sluice_pack *p, struct sl_err *err)
+{
+    struct sluice_pack none;
+    const sluice_options o = sl_engine_flags_options(&f->engine);
+    if (f->board) return 0;
+    memset(&none, 0, sizeof none);
+    pthread_mutex_init(&none.lock, NULL);
+    int rc = sl_engine_machine_here(p ? p : &none, "", o.ram_bytes, &f->here, err);
+    pthread_mutex_destroy(&none.lock);
+    return rc;
+}
+
+static int plan(struct plan_flags *f, const char *target)
 {
     const bool is_k3 = strcmp(target, "k3") == 0;
     struct sl_err err = {0};
@@ -137,7 +150,7 @@ static int plan(const struct plan_flags *f, const char *target)
     o.ctx = 0; /* checked by make_plan, after the recipe */
     if (!is_k3 && sluice_pack_open(&p, target, &o, &e))
         status = sl_engine_fail(&e);
-    else if (read_board(f, target, is_k3, b, &err) ||
+    else if (measure_here(f, p, &err) || read_board(f, target, is_k3, b, &err) ||
              (is_k3 ? plan_k3(f, b, &err) : plan_for(f, target, b, p, &err)))
         status = sl_cmd_fail(&err);
     sluice_pack_close(p);

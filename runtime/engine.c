@@ -126,6 +126,7 @@ static void drop_weights(struct sluice_pack *p)
     p->ahead_maps = NULL;
     sl_trunk_close(p->trunk);
     p->trunk = NULL;
+    p->trunk_held_bytes = 0;
     sl_arena_free(&p->arena);
 }
 
@@ -206,6 +207,7 @@ static int load_weights(struct sluice_pack *p, const struct sl_engine_plan *plan
     if (!rc) sl_numa_interleave(sl_numa_system(), p->arena.base, p->arena.bytes);
     if (!rc) rc = sl_trunk_open(&p->trunk, p->pack, &p->arena, &to, err);
     p->trunk_bytes = p->arena.used;
+    p->trunk_held_bytes = plan->trunk_resident_bytes;
     if (!rc) rc = sl_model_open(&p->model, p->pack, p->trunk, &p->arena, err);
     if (!rc && o->lookahead) rc = sl_ahead_maps_open(&p->ahead_maps, p->pack, &p->arena, err);
     if (!rc) rc = sl_engine_open_prefix(p, o, err);
@@ -263,7 +265,10 @@ static int open_parts(struct sluice_session *s, const struct sl_engine_opts *o, 
     sl_numa_pin_workers(sl_numa_system(), s->pool);
     sl_numa_interleave(sl_numa_system(), s->arena.base, s->arena.bytes);
     touch(&s->arena, s->pool);
-    const struct sl_store_opts so = {.slot_budget_bytes = plan->slot_budget,
+    struct sl_stream_opts ring = {.parts = s->p->model->parts, .n_parts = s->p->model->n_parts};
+    sl_trunk_ring(s->p->pack, &ring.piece_bytes, &ring.n_pieces);
+    const struct sl_store_opts so = {.stream = ring.n_parts ? &ring : NULL,
+                                     .slot_budget_bytes = plan->slot_budget,
                                      .io = o->io,
                                      .evict = o->evict,
                                      .check_crc = o->check_crc,
@@ -528,12 +533,13 @@ void sluice_get_stats(const sluice_session *s, sluice_stats *out)
         .decode_tokens = s->decode_tokens,
         .prefill_seconds = s->prefill_seconds,
         .decode_seconds = s->decode_seconds,
-        .stall_seconds = st.stall_seconds,
+        .stall_seconds = st.stall_seconds + st.stream_stall_seconds,
         .prefill_stages = s->prefill_stages,
         .decode_stages = s->decode_stages,
         .prefill_drive_busy_seconds = s->prefill_busy,
         .decode_drive_busy_seconds = s->decode_busy,
-        .trunk_bytes_read = s->p->pack->trunk_bytes,
+        .trunk_bytes_read = sl_trunk_bytes_read(s->p->trunk) + st.stream_bytes,
+        .trunk_bytes_streamed = st.stream_bytes,
         .expert_bytes_used = st.bytes_used,
         .expert_refill_bytes = st.refill_bytes,
         .lent_peak_bytes = st.lent_peak_bytes,

@@ -48,7 +48,8 @@ struct sl_engine_plan {
     struct sl_sweep_in sweep; /* how prompts are cut: engine_prefill.h */
     uint64_t logit_rows;      /* rows of the logits buffer */
     /* Trunk weights held in memory, and the ring through which the others stream; a ring of 0: all are
-     * held. Streamed is what one token, or one prefill chunk, reads of the trunk. */
+     * held. Streamed is what one token, or one prefill chunk, reads of the trunk. Rows of the embedding
+     * come one by one when a part is not held. The ring is the session's, the held part is shared. */
     uint64_t trunk_resident_bytes, trunk_ring_bytes, trunk_streamed_bytes;
     uint64_t weights_bytes; /* arena of the shared weights */
     uint64_t session_bytes; /* arena of the session */
@@ -87,7 +88,8 @@ struct sluice_pack {
     pthread_mutex_t lock; /* of the rest */
     int users;
     struct sl_arena arena;
-    uint64_t trunk_bytes; /* of the arena; the rest are the model's tables */
+    uint64_t trunk_bytes;      /* of the arena; the rest are the model's tables */
+    uint64_t trunk_held_bytes; /* 0: not loaded */
     struct sl_trunk *trunk;
     struct sl_model *model;
     struct sl_prefix *prefix;              /* states of earlier prompts, NULL: none are kept */
@@ -143,13 +145,15 @@ struct sl_engine_machine {
     struct sl_memory_limit limit;
     uint64_t process_bytes; /* of the program itself, tokenizer and weights not counted */
     uint64_t peak_bytes;    /* of this process so far; 0 for another machine */
+    uint64_t
+        trunk_bytes; /* held already, by sessions that are open: the plan keeps to it; 0: none */
 };
 /* root is "" or, in tests, a folder with proc/ and sys/ (see budget.h). */
 int sl_engine_machine_here(struct sluice_pack *p, const char *root, uint64_t ram_bytes,
                            struct sl_engine_machine *out, struct sl_err *err);
 
 /* Whether this build can run with a part of the trunk on the drive: the default of stream_trunk. */
-#define SL_ENGINE_STREAMS_TRUNK 0
+#define SL_ENGINE_STREAMS_TRUNK 1
 
 /* Prices a session (design section 5). out->info is filled also when SL_E_BUDGET is returned. Of p only
  * pack, tokenizer_bytes and arena are used, so a pack of shapes will do. */

@@ -210,6 +210,8 @@ void sl_engine_stats_json(cJSON *obj, const sluice_session *s)
     sl_report_f64(obj, "stall_seconds", st.stall_seconds);
     sl_report_u64(obj, "minor_page_faults", st.minor_faults);
     sl_report_u64(obj, "major_page_faults", st.major_faults);
+    sl_report_u64(obj, "trunk_bytes_streamed", st.trunk_bytes_streamed);
+    sl_report_u64(obj, "trunk_bytes_per_pass", plan.trunk_streamed_bytes);
     sl_report_bool(obj, "direct_io", st.direct_io);
     sl_report_str(obj, "io", st.io);
     if (st.io_note[0]) sl_report_str(obj, "io_note", st.io_note);
@@ -277,6 +279,10 @@ static void print_stats(const sluice_session *s)
     sluice_session_plan(s, &plan);
     if (st.synthetic)
         fprintf(stderr, "synthetic pack: speed and memory are real, the text is not\n");
+    if (plan.trunk_streamed_bytes)
+        fprintf(stderr, "trunk streams: %s a token or chunk, %s so far\n",
+                sl_format_bytes(read, sizeof read, plan.trunk_streamed_bytes),
+                sl_format_bytes(slot, sizeof slot, st.trunk_bytes_streamed));
     fprintf(stderr, "%-20s %12s %12s\n", "memory", "planned", "measured");
     for (int i = 0; i < plan.n_groups; i++)
         if (plan.groups[i].planned_bytes)

@@ -21,11 +21,9 @@ enum {
     PANEL = 512, /* tokens; longer ones gain nothing */
     PANEL_MIN = 16,
     LOGIT_ROWS_DEFAULT = 16,
-    THREAD_BYTES = 128 << 10,        /* touched stack and heap of one thread */
-    RING_BYTES = 4 * SL_PIECE_BYTES, /* of a streamed trunk */
-    STREAM_MIN = 1 << 20,            /* smallest matrix worth a read of its own */
-    PROCESS_SLACK = 4 << 20,         /* heap that comes and goes: reports, prompts, error paths */
-    ARENA_SLACK = 64 << 10           /* alignment between the parts of one arena */
+    THREAD_BYTES = 128 << 10, /* touched stack and heap of one thread */
+    PROCESS_SLACK = 4 << 20,  /* heap that comes and goes: reports, prompts, error paths */
+    ARENA_SLACK = 64 << 10    /* alignment between the parts of one arena */
 };
 
 static const char *const group_names[SL_N_ENGINE_GROUPS] = {
@@ -158,42 +156,35 @@ static void price(struct sluice_pack *p, const struct sl_engine_opts *o, uint64_
         out->info.groups[g] = (sluice_group){group_names[g], bytes[g], 0};
 }
 
-/* Vectors and small matrices are never streamed: what they save is less than a read costs. */
-static bool may_stream(const struct sl_tensor *t)
+/* Trunk first, slots second (offload/trunk_split.c weighs a byte of one against a byte of the other). What
+ * other sessions have loaded already stays as it is. */
+static int split_trunk(const struct sl_pack *p, const struct sl_engine_machine *m,
+                       struct sl_engine_plan *out, struct sl_err *err)
 {
-    return t->n_dims == 2 && t->shape[0] > 1 && t->bytes >= STREAM_MIN;
-}
-
-/* Trunk first, slots second: a byte of trunk is used by every token, a byte of a slot by few. */
-static void split_trunk(const struct sl_pack *p, const struct sl_memory_limit *limit,
-                        struct sl_engine_plan *out)
-{
+    const struct sl_memory_limit *limit = &m->limit;
     sluice_group *g = out->info.groups;
+    struct sl_trunk_split split;
     const uint64_t all = sl_trunk_bytes(p);
-    uint64_t streamable = 0;
-    uint64_t used = 0; /* of it by a token: not the embedding, which gives one row */
-    for (int i = 0; i < p->n_tensors; i++) {
-        const struct sl_tensor *t = &p->tensors[i];
-        if (!may_stream(t)) continue;
-        streamable += t->bytes;
-        if (!strstr(t->name, "embed_tokens")) used += t->bytes;
-    }
-    uint64_t taken = sl_store_floor_bytes(p) + RING_BYTES;
+    uint32_t piece;
+    uint32_t n_pieces;
+    sl_trunk_ring(p, &piece, &n_pieces);
+    const uint64_t ring = (uint64_t)piece * n_pieces;
+    uint64_t taken = sl_store_floor_bytes(p) + ring + sl_stream_table_bytes(n_pieces);
     for (int i = 0; i < SL_N_ENGINE_GROUPS; i++)
-        if (i != SL_EG_TRUNK) taken += g[i].planned_bytes;
-    uint64_t have = limit->limit_bytes > limit->reserve_bytes + taken
-                        ? limit->limit_bytes - limit->reserve_bytes - taken
-                        : 0;
-    uint64_t least = all > streamable ? all - streamable : 0;
-    uint64_t held = have > all ? all : have > least ? have : least;
-    uint64_t out_of_memory = all - held;
-    uint64_t embedding = streamable - used;
-    g[SL_EG_TRUNK].planned_bytes = held;
-    g[SL_EG_RING].planned_bytes = RING_BYTES;
-    out->trunk_resident_bytes = held;
-    out->trunk_ring_bytes = RING_BYTES;
-    out->trunk_streamed_bytes = out_of_memory > embedding ? out_of_memory - embedding : 0;
-    out->weights_bytes = out->weights_bytes - all + held + RING_BYTES;
+        if (i != SL_EG_TRUNK && !sl_add_u64(taken, g[i].planned_bytes, &taken)) taken = UINT64_MAX;
+    uint64_t left =
+        limit->limit_bytes > limit->reserve_bytes ? limit->limit_bytes - limit->reserve_bytes : 0;
+    left = left > taken ? left - taken : 1;
+    int rc = sl_trunk_split(p, m->trunk_bytes ? m->trunk_bytes : left, &split, NULL, err);
+    if (rc) return rc;
+    g[SL_EG_TRUNK].planned_bytes = split.held_bytes;
+    out->trunk_resident_bytes = split.held_bytes;
+    out->trunk_streamed_bytes = out->info.trunk_streamed_bytes = split.streamed_bytes;
+    out->weights_bytes = out->weights_bytes - all + split.held_bytes;
+    if (!split.n_streamed) return 0;
+    g[SL_EG_RING].planned_bytes = out->trunk_ring_bytes = ring;
+    g[SL_EG_TABLES].planned_bytes += sl_stream_table_bytes(n_pieces);
+    return 0;
 }
 
 /* Gives the slots what is left; SL_E_BUDGET when the floor does not fit. */
@@ -230,6 +221,7 @@ int sl_engine_machine_here(struct sluice_pack *p, const char *root, uint64_t ram
     sluice_prefix_stats prefix = {0};
     if (p->prefix) sl_prefix_get_stats(p->prefix, &prefix);
     uint64_t shared = p->arena.bytes + p->tokenizer_bytes + prefix.memory_used;
+    out->trunk_bytes = p->trunk_held_bytes;
     pthread_mutex_unlock(&p->lock);
     out->process_bytes = (resident > shared ? resident - shared : 0) + PROCESS_SLACK;
     return 0;
@@ -244,9 +236,26 @@ static int try_fit(struct sluice_pack *p, const struct sl_engine_opts *o,
     out->info.ctx = o->ctx;
     price(p, o, chunk, expanded, m->process_bytes, out);
     out->trunk_resident_bytes = out->info.groups[SL_EG_TRUNK].planned_bytes;
-    out->trunk_ring_bytes = out->trunk_streamed_bytes = 0;
-    if (stream) split_trunk(p->pack, &m->limit, out);
-    return fit(p->pack, &m->limit, out, err);
+    out->trunk_ring_bytes = out->trunk_streamed_bytes = out->info.trunk_streamed_bytes = 0;
+    int rc = stream ? split_trunk(p->pack, m, out, err) : 0;
+    return rc ? rc : fit(p->pack, &m->limit, out, err);
+}
+
+/* Whether expanded keys are worth their bytes when these could hold trunk instead. Half of the context is
+ * expanded again for every token without them; a byte of trunk is read. At about these rates keys pay on
+ * K3 for up to five threads. */
+static bool keys_pay(const struct sl_config *c, const struct sl_engine_opts *o)
+{
+    const double weights_per_s = 25e9; /* of a thread, plan_cost.c */
+    const double drive_bytes_per_s = 3e9;
+    struct sl_state_bytes sb;
+    double expand = 0;
+    sl_state_price(c, o->ctx, true, &sb);
+    for (int l = 0; l < c->n_layers; l++)
+        if (!c->is_kda[l])
+            expand += (double)o->ctx / 2 * c->n_heads * (c->qk_nope_dim + c->v_head_dim) *
+                      c->kv_lora_rank;
+    return expand / (weights_per_s * o->threads) > (double)sb.mla_expanded / drive_bytes_per_s;
 }
 
 int sl_engine_plan_on(struct sluice_pack *p, const struct sl_engine_opts *o,
@@ -263,15 +272,21 @@ int sl_engine_plan_on(struct sluice_pack *p, const struct sl_engine_opts *o,
     out->info.expert_bits = out->ranks.bits;
     out->info.expert_kl = out->ranks.kl;
     out->info.expert_token_bytes = out->ranks.token_bytes;
+    /* A short panel comes last: a prompt passes over the trunk once a panel, while one that streams in part
+     * costs that part. */
+    const bool loaded = m->trunk_bytes != 0;
+    const bool in_part = loaded && m->trunk_bytes < sl_trunk_bytes(p->pack);
+    const int last = loaded ? in_part : o->stream_trunk;
     rc = SL_E_BUDGET;
-    for (int stream = 0; stream <= (int)o->stream_trunk && rc == SL_E_BUDGET; stream++) {
-        uint64_t chunk = asked;
-        rc = try_fit(p, o, m, chunk, true, stream, out, err);
+    uint64_t chunk = asked;
+    for (int stream = in_part; stream <= last && rc == SL_E_BUDGET; stream++) {
+        if (!stream || in_part || keys_pay(&p->pack->cfg, o))
+            rc = try_fit(p, o, m, chunk, true, stream, out, err);
         if (rc == SL_E_BUDGET) rc = try_fit(p, o, m, chunk, false, stream, out, err);
-        while (rc == SL_E_BUDGET && (!o->chunk || o->chunk > panel) && chunk > PANEL_MIN) {
-            chunk = chunk / 2 > PANEL_MIN ? chunk / 2 : PANEL_MIN;
-            rc = try_fit(p, o, m, chunk, false, stream, out, err);
-        }
+    }
+    while (rc == SL_E_BUDGET && (!o->chunk || o->chunk > panel) && chunk > PANEL_MIN) {
+        chunk = chunk / 2 > PANEL_MIN ? chunk / 2 : PANEL_MIN;
+        rc = try_fit(p, o, m, chunk, false, last, out, err);
     }
     sl_engine_plan_sweeps(p->pack, most, out);
     out->info.limit_bytes =
@@ -299,6 +314,7 @@ void sluice_session_plan(const sluice_session *s, sluice_plan_info *info)
     struct sl_store_stats st;
     sl_store_get_stats(s->store, &st);
     g[SL_EG_TRUNK].measured_bytes = s->p->trunk_bytes;
+    g[SL_EG_RING].measured_bytes = s->plan.trunk_ring_bytes;
     /* A slot takes memory when its first record arrives, or it is lent. */
     g[SL_EG_SLOTS].measured_bytes = st.slots_touched * st.slot_bytes;
     g[SL_EG_TOKENIZER].measured_bytes = s->p->tokenizer_bytes;

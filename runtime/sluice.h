@@ -83,6 +83,7 @@ typedef struct {
     uint64_t n_slots, slot_bytes;
     uint64_t chunk, ctx; /* chunk: the longest; what a prompt gets depends on its length too */
     uint64_t panel;      /* tokens of a chunk for which no memory of the slots is lent */
+    uint64_t trunk_streamed_bytes; /* read for every token, or panel of a prompt; 0: all is held */
     int expanded_keys; /* 0: left out for lack of memory; results do not change, long contexts get slower */
     double expert_bits; /* mean bits a weight that a token reads of its experts */
     double expert_kl; /* measured for that plan against the pack's reference; negative: not known */
@@ -115,6 +116,8 @@ typedef struct {
     int n_drives;
     sluice_drive drives[SLUICE_MAX_DRIVES];
     uint64_t trunk_bytes_read; /* from the drive: once at open, and what streamed since */
+    uint64_t
+        trunk_bytes_streamed; /* of these, as tokens were fed: memory does not hold all of it */
     uint64_t
         expert_refill_bytes;  /* of expert_bytes_read: read again after a prompt, behind all else */
     uint64_t lent_peak_bytes; /* most memory of the slots that a prompt's activations have had */

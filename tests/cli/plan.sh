@@ -85,12 +85,12 @@ check plan_is_what_run_uses "$(diff "$T/g1" "$T/g2" | tr '\n' ' ')" cmp -s "$T/g
 check and_has_groups "$(cat "$T/g1")" [ "$(wc -l <"$T/g1")" -ge 6 ]
 
 # ---- refusals
-refused too_small 5 'needs .* allowed are 3.00 GB .*trunk .* \+ .*KDA state .* \+ .*MLA cache .* \+ .*activations .* \+ .*expert slots .*smallest that works: --ram [0-9]+' \
-    plan k3 --board "$T/b.json" --ram 3G
+refused too_small 5 'needs .* allowed are 2.00 GB .*trunk .* \+ .*KDA state .* \+ .*MLA cache .* \+ .*activations .* \+ .*expert slots .*smallest that works: --ram [0-9]+' \
+    plan k3 --board "$T/b.json" --ram 2G
 want=$(sed -n 's/.*--ram \([0-9]*\)$/\1/p' "$T/err")
 run plan k3 --board "$T/b.json" --ram "$want"
 check advice_works "--ram $want: exit $status, $(head -c 200 "$T/err")" [ "$status" = 0 ]
-refused board_too_small 5 'this machine allows .* at most' plan k3 --board jetson-orin-nx-16 --trunk bf16 --ram 16G
+refused board_too_small 5 'this machine allows .* at most' plan k3 --board jetson-orin-nx-16 --ctx 400000
 refused unknown_board 3 "no board 'none'; .*desktop-64, .*workstation-256" plan k3 --board none
 printf '{"schema":1}' >"$T/bad.json"
 refused damaged_board 3 "bad.json: name" plan k3 --board "$T/bad.json"

@@ -228,8 +228,9 @@ static uint64_t sum_of_groups(const sluice_plan_info *i)
     return sum;
 }
 
-/* With less and less memory the expanded keys go first, then the panel shrinks, then it is refused,
- * and the number that the refusal names works. Everything planned is what a session takes. */
+/* With less and less memory the expanded keys go first, then the trunk streams, then the panel shrinks,
+ * then it is refused, and the number that the refusal names works. Everything planned is what a session
+ * takes. */
 static void test_plan(void **state)
 {
     (void)state;
@@ -246,9 +247,11 @@ static void test_plan(void **state)
 
     uint64_t panel = full.panel;
     uint64_t slots = full.n_slots;
+    uint64_t trunk = full.groups[0].planned_bytes;
     bool expanded = true;
     bool shrank = false;
     bool lends = false;
+    bool streamed = false;
     int rc = 0;
     sluice_plan_info info;
     for (uint64_t ram = full.planned_peak_bytes + (16 << 20); ram > (1 << 20); ram -= 256 << 10) {
@@ -260,13 +263,19 @@ static void test_plan(void **state)
         assert_true(info.panel <= panel);
         assert_true(info.chunk >= info.panel && info.chunk <= info.ctx);
         if (info.n_slots < full.n_slots && info.n_slots > 64) lends |= info.chunk > info.panel;
+        assert_string_equal(info.groups[0].name, "trunk");
         if (info.panel < panel) {
             shrank = true;
             assert_false(info.expanded_keys);
+            assert_true(info.trunk_streamed_bytes > 0);
         }
-        if (info.panel == panel && info.expanded_keys == expanded)
+        streamed |= info.trunk_streamed_bytes > 0;
+        /* What a matrix that is not held any more leaves goes to the slots. */
+        if (info.panel == panel && info.expanded_keys == expanded &&
+            info.groups[0].planned_bytes == trunk)
             assert_true(info.n_slots <= slots);
-        if (!expanded) assert_false(info.expanded_keys);
+        if (!expanded && !streamed) assert_false(info.expanded_keys);
+        trunk = info.groups[0].planned_bytes;
         expanded = info.expanded_keys;
         panel = info.panel;
         slots = info.n_slots;
