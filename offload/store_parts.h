@@ -177,7 +177,7 @@ struct sl_store {
     bool refill_held;     /* a request waits for those to land: none may begin */
     bool refill_alone;    /* no request since the sweep ended: the drive is theirs */
     struct sl_sweep sweep;
-    uint32_t reading;  /* records begun and not ended */
+    uint32_t reading;  /* records begun and not ended; pieces of the trunk do not count */
     uint32_t n_loose;  /* slots with .loose: they can be had when they have landed */
     uint32_t n_pinned; /* slots with pins */
     uint32_t *mark;    /* [n_experts]: number of the last request that named the expert */

@@ -211,7 +211,7 @@ uint32_t sl_store_begin_read(struct sl_store *s)
     x->source = source;
     x->from = x->have;
     x->upto = x->target;
-    s->reading++;
+    s->reading += !sl_slot_is_piece(s, slot);
     charge_drive(s, x);
     return slot;
 }
@@ -252,7 +252,7 @@ void sl_store_end_read(struct sl_store *s, uint32_t slot, const struct sl_read_e
     struct sl_slot *x = &s->slots[slot];
     bool unasked = x->loose;
     if (x->refill && end->state == SL_SLOT_READY) s->stats.refill_bytes += sl_slot_reading(x);
-    s->reading--;
+    s->reading -= !sl_slot_is_piece(s, slot);
     if (end->state == SL_SLOT_FAILED && !unasked && try_again(s, slot, end)) {
         pthread_cond_broadcast(&s->landed); /* whoever cancels counts the reads */
         return;

@@ -409,8 +409,8 @@ static void settle(struct sl_store *s, bool refill)
         }
         s->empty[s->n_empty++] = i;
     }
-    w->spare = s->slots;
-    s->slots = now;
+    /* In place: slots of trunk pieces stand behind, and one of them may be read just now. */
+    memcpy(s->slots, now, sizeof *now * s->n_slots);
     memset(w->asked, 0, sizeof *w->asked * s->n_slots);
     w->n_asked = 0;
     const size_t keys = (size_t)s->p->cfg.n_layers * E;

@@ -218,7 +218,8 @@ static void a_head_not_wanted_is_not_read(void **state)
     struct golden_engine e;
     struct sl_store_stats st;
     struct sl_err err = {0};
-    golden_open(&e, packs[NANO], &(struct golden_opts){.chunk = 20, .trunk_budget = 1});
+    golden_open(&e, packs[NANO],
+                &(struct golden_opts){.chunk = 20, .trunk_budget = 1, .ring_bytes = 65536});
     uint64_t layers = 0;
     for (int i = 0; i < e.model->n_layer_parts; i++) layers += e.model->parts[i].tensor->bytes;
     assert_int_equal(e.model->n_parts, e.model->n_layer_parts + 1);
