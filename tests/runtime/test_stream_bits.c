@@ -211,6 +211,55 @@ static void a_state_goes_on(void **state)
         }
 }
 
+/* Chunks of several panels pass over a layer's matrices once a panel, and the order in which pieces are read
+ * ahead knows it; wide ones pass once. */
+static void panels(void **state)
+{
+    (void)state;
+    for (int m = 0; m < N_MODELS; m++)
+        for (int wide = 0; wide < 2; wide++)
+            for (int sweep = 0; sweep < 2; sweep++) {
+                struct golden_engine e;
+                struct sl_err err = {0};
+                struct sl_store_stats st;
+                void *unused;
+                golden_open(&e, packs[m],
+                            &(struct golden_opts){.threads = 2,
+                                                  .chunk = 9,
+                                                  .slots = 9,
+                                                  .trunk_budget = 1,
+                                                  .ring_pieces = 4,
+                                                  .ring_bytes = m == NANO ? 65536 : 0});
+                const uint64_t bytes = sl_graph_lent_bytes(&e.pack->cfg, N_TOKENS / 2, wide);
+                void *mem = aligned_alloc(64, (bytes + 63) / 64 * 64);
+                float *got = malloc(sizeof(float) * N_TOKENS * (size_t)golden_vocab(&e));
+                assert_true(mem && got);
+                if (sl_graph_lend(e.graph, mem, bytes, N_TOKENS / 2, wide, &err))
+                    fail_msg("%s", err.text);
+                e.chunk = N_TOKENS / 2;
+                if (sweep && sl_store_sweep_begin(e.store, 0, &unused, &err))
+                    fail_msg("%s", err.text);
+                golden_feed(&e, ids[m], N_TOKENS, got);
+                same(m, 0, N_TOKENS, golden_vocab(&e), got, wide ? "one wide panel" : "panels");
+                sl_store_get_stats(e.store, &st);
+                assert_int_equal(st.stream_dropped, 0);
+                uint64_t layers = 0;
+                for (int i = 0; i < e.model->n_layer_parts; i++)
+                    layers += e.model->parts[i].tensor->bytes;
+                const uint64_t passes = wide ? 2 : 2 * 4; /* chunks, and panels of a chunk */
+                const uint64_t head = e.model->parts[e.model->n_layer_parts].tensor->bytes;
+                assert_true(st.stream_bytes >= passes * (layers + head));
+                /* Pieces of 64 KiB overlap by a page at most. */
+                if (m == NANO)
+                    assert_true(st.stream_bytes < passes * (layers + head) * 11 / 10 + 4 * 65536);
+                if (sweep) sl_store_sweep_end(e.store, true);
+                assert_int_equal(sl_graph_lend(e.graph, NULL, 0, 0, false, &err), 0);
+                free(got);
+                free(mem);
+                golden_close(&e);
+            }
+}
+
 /* Chunks without logits leave the head out: it is not read. */
 static void a_head_not_wanted_is_not_read(void **state)
 {
@@ -276,7 +325,8 @@ static void failed_reads(void **state)
                                           .with_faults = true};
             golden_open(&e, packs[m], &o);
             const struct sl_tensor *t = sl_pack_find(e.pack, faults[i].tensor);
-            if (!t) fail_msg("%s is not in the pack", faults[i].tensor);
+            assert_non_null(t);
+            if (!t) return; /* for the analyzer: the test has ended */
             /* The experts' files end before, or their reads come later. */
             fr_add(&r, faults[i].kind, t->offset, t->offset + t->bytes, faults[i].value, -1);
             float *got = malloc(sizeof(float) * 8 * (size_t)golden_vocab(&e));
@@ -328,12 +378,10 @@ static void flaky_reads(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(budgets),
-                                       cmocka_unit_test(chunks_and_threads),
-                                       cmocka_unit_test(ways_of_reading),
-                                       cmocka_unit_test(a_state_goes_on),
-                                       cmocka_unit_test(a_head_not_wanted_is_not_read),
-                                       cmocka_unit_test(failed_reads),
-                                       cmocka_unit_test(flaky_reads)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(budgets),         cmocka_unit_test(chunks_and_threads),
+        cmocka_unit_test(ways_of_reading), cmocka_unit_test(a_state_goes_on),
+        cmocka_unit_test(panels),          cmocka_unit_test(a_head_not_wanted_is_not_read),
+        cmocka_unit_test(failed_reads),    cmocka_unit_test(flaky_reads)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
