@@ -3,12 +3,13 @@
 #
 #   sh scripts/plan_beside_run.sh PACK N [engine flags]
 #
-# N tokens are decoded after a prompt of one. The plan is given the hit rate that the run had: how often
+# N tokens are decoded after a prompt of two, the warm-up. Bytes are of experts and, where it streams, of the
+# trunk. The plan is given the hit rate that the run had: how often
 # experts repeat is a property of the text, not of the machine. Everything else is predicted from the
 # probe. The pack's own bank is read by the probe; banks below 256 MiB: a temporary file beside it.
 set -eu
 SLUICE=${SLUICE:-build/sluice}
-[ $# -ge 2 ] || { sed -n '4,6s/^# *//p' "$0" >&2; exit 2; }
+[ $# -ge 2 ] || { sed -n '4s/^# *//p' "$0" >&2; exit 2; }
 pack=$1 n=$2
 shift 2
 dir=$(mktemp -d)
@@ -24,7 +25,7 @@ value() {
 }
 
 "$SLUICE" probe --path "$pack" -o "$dir/board.json"
-"$SLUICE" run "$pack" --ids 1 -n "$n" --ignore-eos --temp 0 --stats "$dir/run.json" "$@" >/dev/null
+"$SLUICE" run "$pack" --ids 1,2 -n $((n + 1)) --ignore-eos --temp 0 --stats "$dir/run.json" "$@" >/dev/null
 hits=$(awk -v h="$(value "$dir/run.json" expert_hits)" -v m="$(value "$dir/run.json" expert_misses)" \
     'BEGIN { printf "%.6f", (h + m > 0 ? h / (h + m) : 0) }')
 "$SLUICE" plan "$pack" --board "$dir/board.json" --hits "$hits" --json "$@" >"$dir/plan.json"
@@ -42,8 +43,14 @@ echo "hit rate of the run: $hits; $tokens tokens decoded; flags: $*"
 echo '| | planned | measured | planned is |'
 echo '|---|---|---|---|'
 row 'tokens a second' "$(value "$dir/plan.json" tok_per_s)" "$(value "$dir/run.json" decode_tok_per_s)"
+# The prompt's tokens share their passes over the trunk.
+per_pass=$(value "$dir/run.json" trunk_bytes_per_pass)
+experts=$(awk -v b="$(value "$dir/run.json" expert_bytes_read)" -v n="$all" 'BEGIN { print b / n / 1e9 }')
+trunk=$(awk -v b="$(value "$dir/run.json" trunk_bytes_streamed)" -v n="$tokens" 'BEGIN { print b / (n + 1) / 1e9 }')
 row 'GB a token from the drive' "$(per_token "$(value "$dir/plan.json" bytes_per_token)" 1e9)" \
-    "$(per_token "$(value "$dir/run.json" expert_bytes_read)" "$(awk -v n="$all" 'BEGIN { print n * 1e9 }')")"
+    "$(awk -v a="$experts" -v b="$trunk" 'BEGIN { print a + b }')"
+[ "${per_pass:-0}" = 0 ] ||
+    row 'of these trunk, GB' "$(per_token "$(value "$dir/plan.json" trunk_streamed_bytes)" 1e9)" "$trunk"
 for stage in attention experts waiting head; do
     row "$stage, s a token" "$(value "$dir/plan.json" stage_seconds $stage)" \
         "$(per_token "$(value "$dir/run.json" decode_stage_seconds $stage)" "$tokens")"
