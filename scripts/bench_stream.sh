@@ -68,6 +68,7 @@ while [ $round -lt "$rounds" ]; do
     done
 done
 median() {
+    # shellcheck disable=SC2005 # the value has no newline of its own
     for f in "$tmp/$1".*; do echo "$(value "$f" decode_tok_per_s)"; done | sort -g | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'
 }
 awk -v a="$(median auto)" -v b="$(median mmap)" \
