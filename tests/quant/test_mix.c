@@ -88,7 +88,8 @@ static void ties_go_to_the_lower_unit(void **state)
     uint8_t choice[10];
     struct sl_mix_result r;
     for (int u = 0; u < 10; u++)
-        for (int k = 0; k < K; k++) o[u * K + k] = (struct sl_mix_option){k + 1, k == 0 ? 9 : k == 1 ? 4 : 3};
+        for (int k = 0; k < K; k++)
+            o[u * K + k] = (struct sl_mix_option){k + 1, k == 0 ? 9 : k == 1 ? 4 : 3};
     assert_int_equal(sl_mix_choose(o, 10, K, 14, choice, &r, NULL), 0);
     for (int u = 0; u < 10; u++) assert_int_equal(choice[u], u < 4 ? 1 : 0);
 }
