@@ -1,8 +1,7 @@
-/* The renderer behind chat_format.h: one walk over the conversation, three sinks.
+/* The renderer behind chat_format.h: one walk over the conversation, two sinks.
  *
  *   sl_chat_render   segments -> ids           control: its id; text: encode_plain, each by itself
  *   sl_chat_key      segments -> bytes         kind, length, bytes: equal only for equal renderings
- *   sl_chat_spell    segments -> text          control: its name
  *
  * The first error sticks in struct sink; everything after it does nothing. So the walk reads like the
  * markup it writes. */
@@ -20,8 +19,8 @@
 
 struct sink {
     const struct sl_chat_format *f;
-    struct sl_ids *ids; /* any of the three may be NULL */
-    struct sl_buf *key, *spelled;
+    struct sl_ids *ids; /* either may be NULL */
+    struct sl_buf *key;
     struct sl_err *err;
     int rc;
 };
@@ -63,11 +62,6 @@ static void control(struct sink *o, int32_t id)
 {
     if (!o->rc && o->ids) o->rc = sl_ids_push(o->ids, id, o->err);
     if (!o->rc && o->key) key_segment(o, 'C', &id, sizeof id);
-    if (!o->rc && o->spelled) {
-        size_t n;
-        const char *name = sl_tokenizer_bytes(o->f->t, id, &n);
-        o->rc = sl_buf_add(o->spelled, name, n, o->err);
-    }
 }
 
 static void text(struct sink *o, struct sl_text t)
@@ -75,7 +69,6 @@ static void text(struct sink *o, struct sl_text t)
     if (o->rc || !t.s || !t.n) return;
     if (o->ids) o->rc = sl_tokenizer_encode_plain(o->f->t, t.s, t.n, o->ids, o->err);
     if (!o->rc && o->key) key_segment(o, 'T', t.s, t.n);
-    if (!o->rc && o->spelled) o->rc = sl_buf_add(o->spelled, t.s, t.n, o->err);
 }
 
 static void literal(struct sink *o, const char *s)
@@ -497,19 +490,6 @@ int sl_chat_key(const struct sl_chat_format *f, const struct sl_chat_message *m,
     assistant_rest(&o, m, thinking);
     if (o.rc) sl_buf_free(&b);
     *key = b.s;
-    *n = b.n;
-    return o.rc;
-}
-
-int sl_chat_spell(const struct sl_chat_format *f, const struct sl_chat *c, char **spelled,
-                  size_t *n, struct sl_err *err)
-{
-    struct sl_buf b = {0};
-    struct sink o = {.f = f, .spelled = &b, .err = err};
-    const struct walk w = {.c = c};
-    conversation(&o, &w);
-    if (o.rc) sl_buf_free(&b);
-    *spelled = b.s;
     *n = b.n;
     return o.rc;
 }

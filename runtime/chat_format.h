@@ -59,8 +59,4 @@ int sl_chat_render(const struct sl_chat_format *f, const struct sl_chat *c,
 int sl_chat_key(const struct sl_chat_format *f, const struct sl_chat_message *m, bool thinking,
                 char **key, size_t *n, struct sl_err *err);
 
-/* How a conversation reads with control tokens spelled out, for people and logs; malloc'ed. */
-int sl_chat_spell(const struct sl_chat_format *f, const struct sl_chat *c, char **text, size_t *n,
-                  struct sl_err *err);
-
 #endif

@@ -152,9 +152,6 @@ struct sl_engine_machine {
 int sl_engine_machine_here(struct sluice_pack *p, const char *root, uint64_t ram_bytes,
                            struct sl_engine_machine *out, struct sl_err *err);
 
-/* Whether this build can run with a part of the trunk on the drive: the default of stream_trunk. */
-#define SL_ENGINE_STREAMS_TRUNK 1
-
 /* Prices a session (design section 5). out->info is filled also when SL_E_BUDGET is returned. Of p only
  * pack, tokenizer_bytes and arena are used, so a pack of shapes will do. */
 int sl_engine_plan_on(struct sluice_pack *p, const struct sl_engine_opts *o,

@@ -99,7 +99,7 @@ int sl_engine_options(const struct sl_config *c, const sluice_options *o,
     out->prefix_disk_bytes = o->prefix_disk_bytes;
     out->prefix_dir = o->prefix_dir;
     out->prefix_block = o->prefix_block;
-    out->stream_trunk = SL_ENGINE_STREAMS_TRUNK;
+    out->stream_trunk = true;
     return 0;
 }
 

@@ -429,15 +429,6 @@ static struct sl_prefix_snapshot *best(const struct sl_prefix *p, const int32_t 
     }
 }
 
-uint64_t sl_prefix_find(struct sl_prefix *p, const int32_t *ids, size_t n, uint64_t above)
-{
-    pthread_mutex_lock(&p->lock);
-    const struct sl_prefix_snapshot *s = best(p, ids, n, above);
-    const uint64_t position = s ? s->position : 0;
-    pthread_mutex_unlock(&p->lock);
-    return position;
-}
-
 /* Rows first, the snapshot last. false: a file was damaged; what depends on it is dropped. */
 static bool restore(struct sl_prefix *p, struct sl_prefix_snapshot *s, struct sl_state *st)
 {

@@ -46,8 +46,6 @@ uint64_t sl_prefix_bytes(const struct sl_config *cfg, uint32_t block, uint64_t n
 
 uint32_t sl_prefix_block_ids(const struct sl_prefix *p); /* ids a block */
 
-/* Longest stored start of ids[0..n) that is shorter than n and longer than `above`; 0: none. */
-uint64_t sl_prefix_find(struct sl_prefix *p, const int32_t *ids, size_t n, uint64_t above);
 /* The same, and puts the state there: st->position is the result. 0: st is untouched. A file that turns
  * out damaged is dropped and the next best start is taken. SL_E_* only when st is half written: reset it. */
 int sl_prefix_restore(struct sl_prefix *p, const int32_t *ids, size_t n, uint64_t above,
