@@ -15,6 +15,7 @@
 #include "runtime/commands.h"
 #include "runtime/engine_flags.h"
 #include "runtime/line_input.h"
+#include "runtime/sampling_flags.h"
 
 struct chat_flags {
     const char *system, *effort, *thinking, *save_state, *load_state, *prefix_dir;
@@ -72,31 +73,9 @@ static int parse(struct chat_flags *f, int argc, char **argv, const char **pos)
          .metavar = "N",
          .help = "tokens of one answer at most, thinking included",
          .def = "what --ctx has room for"},
-        {.name = "--temp",
-         .kind = SL_ARG_FLOAT,
-         .out = &f->temp,
-         .group = "Text",
-         .metavar = "T",
-         .help = "temperature; 0 picks the most likely token",
-         .def = "1.0",
-         .min = 0,
-         .max = 1000},
-        {.name = "--top-p",
-         .kind = SL_ARG_FLOAT,
-         .out = &f->top_p,
-         .group = "Text",
-         .metavar = "P",
-         .help = "draw from the smallest set with this probability",
-         .def = "0.95",
-         .min = 1e-6,
-         .max = 1},
-        {.name = "--seed",
-         .kind = SL_ARG_INT,
-         .out = &f->seed,
-         .group = "Text",
-         .metavar = "N",
-         .help = "same seed, same text",
-         .def = "0"},
+        sl_flag_temp(&f->temp),
+        sl_flag_top_p(&f->top_p),
+        sl_flag_seed(&f->seed),
         {.name = "--save-state",
          .kind = SL_ARG_STRING,
          .out = &f->save_state,
