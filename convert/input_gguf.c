@@ -21,6 +21,7 @@
 #include "base/size.h"
 #include "convert/gguf_model.h"
 #include "convert/gguf_vocab.h"
+#include "convert/identity.h"
 #include "kernels/half.h"
 
 #define SCAN_BYTES ((uint64_t)1 << 20)
@@ -549,25 +550,10 @@ static int bind_all(struct opening *o)
 
 /* ---- identity and vocabulary ------------------------------------------------------------------------ */
 
-static char *render_identity(const struct sl_gguf *g, bool synthetic)
+static struct sl_identity_file identity_file(const void *src, int i)
 {
-    char *text = NULL;
-    cJSON *o = cJSON_CreateObject();
-    bool ok = o && cJSON_AddStringToObject(o, "sha256", g->sha256) &&
-              cJSON_AddStringToObject(o, "prefix", "") &&
-              cJSON_AddNumberToObject(o, "payload_bytes", (double)g->payload_bytes);
-    if (synthetic) ok = ok && cJSON_AddBoolToObject(o, "synthetic", true);
-    cJSON *files = ok ? cJSON_AddArrayToObject(o, "files") : NULL;
-    for (int i = 0; files && i < g->n_files; i++) {
-        cJSON *f = cJSON_CreateObject();
-        ok = cJSON_AddItemToArray(files, f) &&
-             cJSON_AddStringToObject(f, "name", g->files[i].name) &&
-             cJSON_AddNumberToObject(f, "bytes", (double)g->files[i].bytes) &&
-             cJSON_AddNumberToObject(f, "header_bytes", (double)g->files[i].header_bytes) && ok;
-    }
-    if (files && ok) text = cJSON_PrintUnformatted(o);
-    cJSON_Delete(o);
-    return text;
+    const struct sl_gguf_file *f = &((const struct sl_gguf *)src)->files[i];
+    return (struct sl_identity_file){f->name, f->bytes, f->header_bytes};
 }
 
 static int write_extra(const struct opening *o, const char *name, const char *text, size_t len)
@@ -633,7 +619,13 @@ int sl_input_open_gguf(struct sl_input **out, const char *path, struct sl_err *e
     for (int m = 0; m < SL_N_MATS; m++)
         if (mat_blocks(&in->cfg, m) > most) most = mat_blocks(&in->cfg, m);
     in->scratch_bytes = sl_expert_bytes(&in->cfg) + most * SL_GGML_MXFP4_BYTES;
-    in->source_json = render_identity(x->g, synthetic);
+    in->source_json = sl_identity_render(&(struct sl_identity){.sha256 = x->g->sha256,
+                                                               .prefix = "",
+                                                               .payload_bytes = x->g->payload_bytes,
+                                                               .synthetic = synthetic,
+                                                               .n_files = x->g->n_files,
+                                                               .file = identity_file,
+                                                               .src = x->g});
     if (!in->source_json) {
         rc = sl_fail(err, SL_E_NOMEM, path, NULL, "out of memory");
         goto fail;

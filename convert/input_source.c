@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "convert/identity.h"
 
 static void fill(const struct sl_input *in, const struct sl_src_tensor *s, struct sl_in_tensor *t)
 {
@@ -157,25 +158,10 @@ static bool list_vision(struct sl_input *in)
     return true;
 }
 
-/* {"sha256":..., "prefix":..., "payload_bytes":..., "files":[{"name","bytes","header_bytes"}...]} */
-static char *render_identity(const struct sl_source *s)
+static struct sl_identity_file identity_file(const void *src, int i)
 {
-    char *text = NULL;
-    cJSON *o = cJSON_CreateObject();
-    bool ok = o && cJSON_AddStringToObject(o, "sha256", s->sha256) &&
-              cJSON_AddStringToObject(o, "prefix", s->prefix) &&
-              cJSON_AddNumberToObject(o, "payload_bytes", (double)s->payload_bytes);
-    cJSON *files = ok ? cJSON_AddArrayToObject(o, "files") : NULL;
-    for (int i = 0; files && i < s->n_shards; i++) {
-        cJSON *f = cJSON_CreateObject();
-        ok = cJSON_AddItemToArray(files, f) &&
-             cJSON_AddStringToObject(f, "name", s->shards[i].name) &&
-             cJSON_AddNumberToObject(f, "bytes", (double)s->shards[i].bytes) &&
-             cJSON_AddNumberToObject(f, "header_bytes", (double)s->shards[i].header_bytes) && ok;
-    }
-    if (files && ok) text = cJSON_PrintUnformatted(o);
-    cJSON_Delete(o);
-    return text;
+    const struct sl_shard *f = &((const struct sl_source *)src)->shards[i];
+    return (struct sl_identity_file){f->name, f->bytes, f->header_bytes};
 }
 
 int sl_input_open_source(struct sl_input **out, const char *path, const char *saved_headers_dir,
@@ -197,7 +183,12 @@ int sl_input_open_source(struct sl_input **out, const char *path, const char *sa
     snprintf(in->sha256, sizeof in->sha256, "%s", s->sha256);
     for (int i = 0; i < s->n_shards; i++) in->file_bytes += s->shards[i].bytes;
     in->scratch_bytes = sl_expert_bytes(&in->cfg);
-    in->source_json = render_identity(s);
+    in->source_json = sl_identity_render(&(struct sl_identity){.sha256 = s->sha256,
+                                                               .prefix = s->prefix,
+                                                               .payload_bytes = s->payload_bytes,
+                                                               .n_files = s->n_shards,
+                                                               .file = identity_file,
+                                                               .src = s});
     bool ok = in->source_json && list_vision(in);
     for (int i = 0; ok && i < s->n_extra_files; i++)
         ok = sl_input_add_extra(in, s->dir, s->extra_files[i]);
