@@ -7,7 +7,7 @@
 #include "base/progress.h"
 #include "offload/pack.h"
 #include "runtime/engine.h"
-#include "runtime/eval_math.h"
+#include "runtime/kl_window.h"
 
 enum { ENDS = 2, BETWEEN = 3 };
 
@@ -16,24 +16,9 @@ struct fit {
     const struct sl_rank_text *text;
     struct sl_rank_plan *r;
     int vocab, n_layers, top_k;
-    float *ref_logits; /* [window][vocab] */
-    double kl;         /* sum of the run in progress */
+    struct sl_kl_window window; /* the reference's logits, and the KL of the run in progress */
     struct sl_progress *progress;
 };
-
-static int on_ref(void *ctx, uint64_t position, const float *logits)
-{
-    struct fit *f = ctx;
-    memcpy(f->ref_logits + position * (size_t)f->vocab, logits, (size_t)f->vocab * sizeof *logits);
-    return 0;
-}
-
-static int on_own(void *ctx, uint64_t position, const float *logits)
-{
-    struct fit *f = ctx;
-    f->kl += sl_eval_kl(f->ref_logits + position * (size_t)f->vocab, logits, f->vocab);
-    return 0;
-}
 
 static void see(void *ctx, enum sl_point point, int layer, uint64_t position, int n,
                 const void *data)
@@ -52,7 +37,7 @@ static int feed(struct fit *f, sluice_session *s, const int32_t *ids, sluice_log
                 sluice_error *e)
 {
     sluice_session_reset(s);
-    return sluice_feed_logits(s, ids, f->text->window, fn, f, e);
+    return sluice_feed_logits(s, ids, f->text->window, fn, &f->window, e);
 }
 
 /* Mean KL of n choices of ranks, [n][n_layers], window by window. */
@@ -62,12 +47,12 @@ static int measure(struct fit *f, const int *ranks, int n, double *kl, sluice_er
     int rc = 0;
     for (int i = 0; i < n; i++) kl[i] = 0;
     for (size_t w = 0; w < n_windows && !rc; w++) {
-        rc = feed(f, f->ref, f->text->ids + w * W, on_ref, e);
+        rc = feed(f, f->ref, f->text->ids + w * W, sl_kl_window_keep, e);
         for (int i = 0; i < n && !rc; i++) {
-            f->kl = 0;
+            f->window.kl = 0;
             sl_graph_set_ranks(f->s->graph, ranks + (size_t)i * (size_t)f->n_layers);
-            rc = feed(f, f->s, f->text->ids + w * W, on_own, e);
-            kl[i] += f->kl;
+            rc = feed(f, f->s, f->text->ids + w * W, sl_kl_window_compare, e);
+            kl[i] += f->window.kl;
             sl_progress_add(f->progress, 1, 0);
         }
     }
@@ -175,9 +160,8 @@ static int run(struct fit *f, double bits, sluice_error *e)
     double *kl = calloc(most, sizeof *kl);
     struct sl_err err = {0};
     double ends[ENDS] = {0};
-    f->ref_logits = malloc(f->text->window * (size_t)f->vocab * sizeof *f->ref_logits);
-    if (!ranks || !kl || !f->ref_logits) {
-        free(f->ref_logits);
+    if (sl_kl_window_init(&f->window, f->text->window, f->vocab) || !ranks || !kl) {
+        free(f->window.kept);
         free(ranks);
         free(kl);
         return sl_engine_give(e, &err, sl_fail(&err, SL_E_NOMEM, NULL, "ranks", "out of memory"));
@@ -194,7 +178,7 @@ static int run(struct fit *f, double bits, sluice_error *e)
     sl_graph_set_ranks(f->s->graph, f->s->plan.ranks.ranks);
     sluice_session_reset(f->s);
     sluice_session_reset(f->ref);
-    free(f->ref_logits);
+    free(f->window.kept);
     free(ranks);
     free(kl);
     return rc;

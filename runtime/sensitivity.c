@@ -7,27 +7,7 @@
 #include "base/progress.h"
 #include "quant/stats_file.h"
 #include "runtime/engine.h"
-#include "runtime/eval_math.h"
-
-struct measuring {
-    int vocab;
-    float *clean; /* [window][vocab] */
-    double kl;
-};
-
-static int on_clean(void *ctx, uint64_t position, const float *logits)
-{
-    struct measuring *m = ctx;
-    memcpy(m->clean + position * (size_t)m->vocab, logits, (size_t)m->vocab * sizeof *logits);
-    return 0;
-}
-
-static int on_moved(void *ctx, uint64_t position, const float *logits)
-{
-    struct measuring *m = ctx;
-    m->kl += sl_eval_kl(m->clean + position * (size_t)m->vocab, logits, m->vocab);
-    return 0;
-}
+#include "runtime/kl_window.h"
 
 int sl_sensitivity_measure(double *kl, sluice_session *s, const struct sl_rank_text *text,
                            sluice_error *e)
@@ -35,7 +15,7 @@ int sl_sensitivity_measure(double *kl, sluice_session *s, const struct sl_rank_t
     struct sl_err err = {0};
     const struct sl_config *c = &s->p->pack->cfg;
     const size_t W = text->window, n = text->n / W;
-    struct measuring m = {.vocab = c->vocab_size};
+    struct sl_kl_window m;
     int n_moe = 0;
     for (int l = 0; l < c->n_layers; l++) {
         kl[l] = 0;
@@ -45,8 +25,7 @@ int sl_sensitivity_measure(double *kl, sluice_session *s, const struct sl_rank_t
         return sl_engine_give(e, &err,
                               sl_fail(&err, SL_E_SOURCE, NULL, "text",
                                       "%zu tokens are less than one window of %zu", text->n, W));
-    m.clean = malloc(W * (size_t)m.vocab * sizeof *m.clean);
-    if (!m.clean)
+    if (sl_kl_window_init(&m, W, c->vocab_size))
         return sl_engine_give(e, &err,
                               sl_fail(&err, SL_E_NOMEM, NULL, "sensitivity", "out of memory"));
     struct sl_progress *bar =
@@ -55,13 +34,13 @@ int sl_sensitivity_measure(double *kl, sluice_session *s, const struct sl_rank_t
     for (size_t w = 0; w < n && !rc; w++) {
         const int32_t *ids = text->ids + w * W;
         sluice_session_reset(s);
-        rc = sluice_feed_logits(s, ids, W, on_clean, &m, e);
+        rc = sluice_feed_logits(s, ids, W, sl_kl_window_keep, &m, e);
         for (int l = 0; l < c->n_layers && !rc; l++) {
             if (s->p->pack->bank_of[l] < 0) continue;
             m.kl = 0;
             sl_graph_move_experts(s->graph, l, SL_SENSITIVITY_EPS);
             sluice_session_reset(s);
-            rc = sluice_feed_logits(s, ids, W, on_moved, &m, e);
+            rc = sluice_feed_logits(s, ids, W, sl_kl_window_compare, &m, e);
             sl_graph_move_experts(s->graph, -1, 0);
             kl[l] += m.kl;
             sl_progress_add(bar, 1, 0);
@@ -71,7 +50,7 @@ int sl_sensitivity_measure(double *kl, sluice_session *s, const struct sl_rank_t
     for (int l = 0; l < c->n_layers; l++) kl[l] /= (double)(n * W) * eps * eps;
     sl_progress_close(bar);
     sluice_session_reset(s);
-    free(m.clean);
+    free(m.kept);
     return rc;
 }
 
