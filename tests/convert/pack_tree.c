@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "base/file.h"
+#include "offload/pack.h"
 
 void pt_open(struct pt_room *r)
 {
@@ -52,6 +53,14 @@ void pt_convert(const char *src, const char *dst, const struct sl_convert_opts *
     struct sl_err err = {0};
     struct sl_convert_report report;
     if (sl_convert(src, dst, o, &report, &err)) fail_msg("%s", err.text);
+}
+
+struct sl_pack *pt_open_pack(const char *dir)
+{
+    struct sl_pack *p;
+    struct sl_err err = {0};
+    if (sl_pack_open(&p, dir, NULL, 0, &err)) fail_msg("%s", err.text);
+    return p;
 }
 
 static int by_name(const void *a, const void *b)

@@ -18,6 +18,9 @@ const char *pt_path(const struct pt_room *r, const char *name); /* one of a few 
 struct sl_convert_opts pt_opts(void);
 void pt_convert(const char *src, const char *dst, const struct sl_convert_opts *o);
 
+struct sl_pack;
+struct sl_pack *pt_open_pack(const char *dir);
+
 /* Same files with the same bytes; names the first that differs. */
 void pt_expect_same(const char *a, const char *b);
 bool pt_same(const char *a, const char *b, char *why, size_t n);

@@ -37,14 +37,6 @@ static int teardown(void **state)
     return 0;
 }
 
-static struct sl_pack *open_pack(const char *dir)
-{
-    struct sl_pack *p;
-    struct sl_err err = {0};
-    if (sl_pack_open(&p, dir, NULL, 0, &err)) fail_msg("%s", err.text);
-    return p;
-}
-
 /* Converts and expects failure with a text that holds every part. */
 static void expect_refused(const char *src, const char *dst, const struct sl_convert_opts *o,
                            int code, const char *const *parts)
@@ -141,7 +133,7 @@ static void test_dry_run_is_exact(void **state)
         assert_true(dry.other_bytes == real.other_bytes);
         assert_true(dry.total_bytes ==
                     dry.trunk_bytes + dry.bank_bytes + dry.vision_bytes + dry.other_bytes);
-        struct sl_pack *p = open_pack(dst);
+        struct sl_pack *p = pt_open_pack(dst);
         assert_true(p->trunk_bytes == dry.trunk_bytes);
         assert_true(sl_pack_bank_bytes(p) == dry.bank_bytes);
         sl_pack_close(p);
@@ -251,7 +243,7 @@ static void check_expert(const struct sl_source *s, const struct sl_pack *p, int
 static void check_pack(const char *src, const char *dst)
 {
     struct sl_source *s = open_source(src);
-    struct sl_pack *p = open_pack(dst);
+    struct sl_pack *p = pt_open_pack(dst);
     for (int i = 0; i < p->n_tensors; i++) check_tensor(s, &p->tensors[i], p->trunk_fd);
     for (int i = 0; i < p->n_vision; i++) check_tensor(s, &p->vision[i], p->vision_fd);
     for (int l = 0; l < p->cfg.n_layers; l++)
@@ -285,7 +277,7 @@ static void test_t8_keeps_small_matrices(void **state)
     (void)state;
     o.trunk = SL_FMT_T8;
     pt_convert(TINY_A, dst, &o);
-    struct sl_pack *p = open_pack(dst);
+    struct sl_pack *p = pt_open_pack(dst);
     static const struct {
         const char *name;
         enum sl_fmt fmt;
@@ -386,7 +378,7 @@ static void test_matrix_that_m4_cannot_hold(void **state)
     if (sl_convert(src, dst, &o, &report, &err)) fail_msg("%s", err.text);
     assert_true(report.m4_escapes == 1);
     check_pack(src, dst);
-    struct sl_pack *p = open_pack(dst);
+    struct sl_pack *p = pt_open_pack(dst);
     const struct sl_bank *b = &p->banks[p->bank_of[3]];
     for (int x = 0; x < p->cfg.n_experts; x++)
         for (int m = 0; m < SL_N_MATS; m++)
@@ -499,7 +491,7 @@ static void test_vision_is_carried_or_dropped(void **state)
     o.task_bytes = 1000;
     pt_convert(c.dir, dst, &o);
     check_pack(c.dir, dst);
-    struct sl_pack *p = open_pack(dst);
+    struct sl_pack *p = pt_open_pack(dst);
     assert_int_equal(p->n_vision, 4);
     assert_true(p->vision_bytes % SL_PAGE == 0 && p->vision_fd >= 0);
     for (int i = 0; i < 4; i++) assert_true(p->vision[i].offset % SL_PAGE == 0);
@@ -509,7 +501,7 @@ static void test_vision_is_carried_or_dropped(void **state)
 
     o.drop_vision = true;
     pt_convert(c.dir, without, &o);
-    p = open_pack(without);
+    p = pt_open_pack(without);
     assert_int_equal(p->n_vision, 0);
     assert_true(p->vision_bytes == 0 && p->vision_fd < 0);
     sl_pack_close(p);
@@ -546,7 +538,7 @@ static void test_bank_dirs(void **state)
     o.n_bank_dirs = 1;
     pt_remove(dirs[0]);
     pt_convert(TINY_A, pt_path(&room, "relative"), &o);
-    struct sl_pack *p = open_pack(pt_path(&room, "relative"));
+    struct sl_pack *p = pt_open_pack(pt_path(&room, "relative"));
     assert_non_null(getcwd(cwd, sizeof cwd));
     snprintf(want, sizeof want, "%s/build/convert-test-banks/L001.bank", cwd);
     assert_string_equal(p->banks[0].path, want);

@@ -36,14 +36,6 @@ static int teardown(void **state)
     return 0;
 }
 
-static struct sl_pack *open_pack(const char *dir)
-{
-    struct sl_pack *p;
-    struct sl_err err = {0};
-    if (sl_pack_open(&p, dir, NULL, 0, &err)) fail_msg("%s", err.text);
-    return p;
-}
-
 static const char *token_bytes(void *ctx, int id, size_t *len)
 {
     return sl_tokenizer_bytes(ctx, id, len);
@@ -54,7 +46,7 @@ static int export_to(const char *dir, const char *dst, uint64_t cut, int jobs,
 {
     char files[600];
     struct sl_tokenizer *t;
-    struct sl_pack *p = open_pack(dir);
+    struct sl_pack *p = pt_open_pack(dir);
     snprintf(files, sizeof files, "%s/tokenizer", dir);
     assert_int_equal(sl_tokenizer_open(&t, files, p->cfg.vocab_size, SL_E_PACK, err), 0);
     const struct sl_gguf_vocab v = {.n = sl_tokenizer_n_vocab(t),
@@ -207,8 +199,8 @@ static void round_trip(const char *src, enum sl_fmt experts)
     same_file(file, other);
     unlink(other);
     pt_convert(file, again, &o);
-    struct sl_pack *a = open_pack(pack);
-    struct sl_pack *b = open_pack(again);
+    struct sl_pack *a = pt_open_pack(pack);
+    struct sl_pack *b = pt_open_pack(again);
     check_same(a, b);
     check_products(a, b);
     sl_pack_close(a);
@@ -245,8 +237,8 @@ static void test_t8_trunks_become_q8_0(void **state)
     must_export(pack, file, 5000, 2);
     o.trunk = SL_FMT_BF16;
     pt_convert(file, again, &o);
-    struct sl_pack *a = open_pack(pack);
-    struct sl_pack *b = open_pack(again);
+    struct sl_pack *a = pt_open_pack(pack);
+    struct sl_pack *b = pt_open_pack(again);
     for (int i = 0; i < a->n_tensors; i++) {
         const struct sl_tensor *t = &a->tensors[i];
         if (t->fmt != SL_FMT_T8) continue;
@@ -314,7 +306,7 @@ static void test_refusals(void **state)
     assert_int_equal(export_to(path, room.dir, 0, 1, &r, &err), SL_E_ARG);
     assert_non_null(strstr(err.text, "is a folder"));
     /* A damaged trunk or record is found while it is written, and leaves nothing. */
-    struct sl_pack *p = open_pack(path);
+    struct sl_pack *p = pt_open_pack(path);
     const struct sl_tensor *t = find(p, "", "model.layers.1.self_attn.o_proj.weight");
     uint64_t at = t->offset + 3;
     char label[300];
@@ -360,7 +352,7 @@ static void test_a_pack_from_gguf_is_no_checkpoint(void **state)
     pt_convert(TINY_A, pack, &o);
     must_export(pack, file, 0, 1);
     pt_convert(file, again, &o);
-    struct sl_pack *p = open_pack(again);
+    struct sl_pack *p = pt_open_pack(again);
     assert_int_equal(sl_export_hf(p, pt_path(&room, "no"), 1, &err), SL_E_SOURCE);
     assert_non_null(strstr(err.text, "model.output_res_score: this pack came from GGUF"));
     assert_false(pt_exists(pt_path(&room, "no")));
@@ -369,7 +361,7 @@ static void test_a_pack_from_gguf_is_no_checkpoint(void **state)
     o.experts = SL_FMT_MXFP4;
     o.trunk = SL_FMT_T8;
     pt_convert(again, pt_path(&room, "r"), &o);
-    p = open_pack(pt_path(&room, "r"));
+    p = pt_open_pack(pt_path(&room, "r"));
     assert_int_equal(sl_pack_find(p, "lm_head.weight")->fmt, SL_FMT_T8);
     sl_pack_close(p);
 }

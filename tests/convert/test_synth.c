@@ -72,14 +72,6 @@ static struct sl_synth_report make(const char *dst, const struct sl_synth_opts *
     return r;
 }
 
-static struct sl_pack *open_pack(const char *dir)
-{
-    struct sl_pack *p;
-    struct sl_err err = {0};
-    if (sl_pack_open(&p, dir, NULL, 0, &err)) fail_msg("%s", err.text);
-    return p;
-}
-
 static void verify(const struct sl_pack *p)
 {
     struct sl_verify_report r;
@@ -134,8 +126,8 @@ static void test_layers_share_bytes_on_the_drive(void **state)
     o.alias_banks = 3;
     o.alias_trunk = 2;
     struct sl_synth_report r = make(a, &o);
-    struct sl_pack *p = open_pack(a);
-    struct sl_pack *q = open_pack(b);
+    struct sl_pack *p = pt_open_pack(a);
+    struct sl_pack *q = pt_open_pack(b);
     verify(p);
     assert_true(p->synthetic && q->synthetic);
     assert_int_equal(p->n_banks, 3);
@@ -242,7 +234,7 @@ static void test_contents_are_valid(void **state)
     for (size_t i = 0; i < sizeof experts / sizeof *experts; i++) {
         const struct sl_synth_opts o = opts(experts[i], trunk[i % 4]);
         make(a, &o);
-        struct sl_pack *p = open_pack(a);
+        struct sl_pack *p = pt_open_pack(a);
         verify(p);
         check_trunk(p);
         for (int b = 0; b < p->n_banks; b++)

@@ -12,58 +12,27 @@
 #include <cmocka.h>
 
 #include "base/file.h"
-#include "offload/store.h"
-#include "tests/offload/faulty_reader.h"
-#include "tests/offload/pack_maker.h"
-
-struct scene {
-    struct pm_pack m;
-    struct sl_pack *p;
-    struct sl_store *s;
-    struct faulty_reader faults;
-};
+#include "tests/offload/store_scene.h"
 
 /* Every test runs for each way of reading; what refuses to run here is told and left out. */
 static enum sl_io way = SL_IO_PREAD;
 
 /* slots 0: all records. Threads and faults as given in o. */
-static void open_scene(struct scene *c, const struct pm_spec *spec, uint64_t slots,
+static void open_scene(struct store_scene *c, const struct pm_spec *spec, uint64_t slots,
                        struct sl_store_opts o)
 {
-    struct sl_err err = {0};
-    pm_make(&c->m, spec);
-    c->p = pm_open(&c->m);
-    fr_init(&c->faults);
-    o.slot_budget_bytes = slots * sl_store_slot_bytes(c->p);
-    o.ops = &c->faults.ops;
     if (o.io == SL_IO_AUTO) o.io = way;
-    if (!o.evict) o.evict = "lru"; /* its order is easy to tell */
-    if (sl_store_open(&c->s, c->p, &o, &err)) fail_msg("%s", err.text);
+    ss_open(c, spec, slots, o);
 }
 
-static void close_scene(struct scene *c)
-{
-    sl_store_close(c->s);
-    fr_free(&c->faults);
-    sl_pack_close(c->p);
-    pm_free(&c->m);
-}
-
-static struct sl_store_stats stats(const struct scene *c)
-{
-    struct sl_store_stats st;
-    sl_store_get_stats(c->s, &st);
-    return st;
-}
-
-static void request(struct scene *c, int layer, const int *ids, int n)
+static void request(struct store_scene *c, int layer, const int *ids, int n)
 {
     struct sl_err err = {0};
     if (sl_store_request(c->s, layer, ids, n, &err)) fail_msg("%s", err.text);
 }
 
 /* The views must show the record that the pack was written with. */
-static void expect_record(const struct scene *c, int layer, int expert,
+static void expect_record(const struct store_scene *c, int layer, int expert,
                           const struct sl_mat mat[SL_N_MATS])
 {
     uint32_t bytes;
@@ -83,7 +52,7 @@ static void expect_record(const struct scene *c, int layer, int expert,
     free(r);
 }
 
-static void take(struct scene *c, int layer, int expert)
+static void take(struct store_scene *c, int layer, int expert)
 {
     struct sl_mat mat[SL_N_MATS];
     struct sl_err err = {0};
@@ -92,7 +61,7 @@ static void take(struct scene *c, int layer, int expert)
 }
 
 /* A whole step: request, take, check, put. */
-static void step(struct scene *c, int layer, const int *ids, int n)
+static void step(struct store_scene *c, int layer, const int *ids, int n)
 {
     request(c, layer, ids, n);
     for (int i = 0; i < n; i++) take(c, layer, ids[i]);
@@ -100,22 +69,22 @@ static void step(struct scene *c, int layer, const int *ids, int n)
 }
 
 /* Whether the expert is resident, without disturbing the order much: a hit or a miss of one step. */
-static bool hits(struct scene *c, int layer, int expert)
+static bool hits(struct store_scene *c, int layer, int expert)
 {
-    uint64_t before = stats(c).hits;
+    uint64_t before = ss_stats(c).hits;
     step(c, layer, &expert, 1);
-    return stats(c).hits == before + 1;
+    return ss_stats(c).hits == before + 1;
 }
 
 static void every_record_is_right_and_stays(void **state)
 {
     (void)state;
-    struct scene c;
+    struct store_scene c;
     open_scene(&c, &(struct pm_spec){.n_layers = 5, .n_experts = 7}, 0, (struct sl_store_opts){0});
     const int ids[] = {3, 0, 6, 1, 2, 5, 4};
     for (int round = 0; round < 2; round++)
         for (int l = 1; l < 5; l++) step(&c, l, ids, 7);
-    struct sl_store_stats st = stats(&c);
+    struct sl_store_stats st = ss_stats(&c);
     assert_int_equal(st.n_slots, 4 * 7);
     assert_int_equal(st.misses, 4 * 7);
     assert_int_equal(st.hits, 4 * 7); /* nothing was evicted */
@@ -125,7 +94,7 @@ static void every_record_is_right_and_stays(void **state)
         for (int x = 0; x < 7; x++) bytes += c.p->banks[b].entries[x].bytes;
     assert_int_equal(st.bytes_read, bytes);
     assert_int_equal(st.io, way);
-    close_scene(&c);
+    ss_close(&c);
 }
 
 /* Slots of 1, 3, 4 and 5 pages: an odd number must neither stop caching nor misalign. */
@@ -137,7 +106,7 @@ static void slot_sizes_of_any_number_of_pages(void **state)
         unsigned pages;
     } shapes[] = {{32, 32, 1}, {96, 64, 3}, {128, 64, 4}, {96, 96, 4}, {128, 96, 5}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        struct scene c;
+        struct store_scene c;
         struct pm_spec spec = {.n_layers = 3, .latent = shapes[i].latent, .width = shapes[i].width};
         open_scene(&c, &spec, 6, (struct sl_store_opts){.check_crc = true});
         if (sl_store_slot_bytes(c.p) != shapes[i].pages * SL_PAGE)
@@ -148,16 +117,16 @@ static void slot_sizes_of_any_number_of_pages(void **state)
             step(&c, 1, ids, 3);
             step(&c, 2, ids, 3);
         }
-        assert_int_equal(stats(&c).misses, 6);
-        assert_int_equal(stats(&c).hits, 12);
-        close_scene(&c);
+        assert_int_equal(ss_stats(&c).misses, 6);
+        assert_int_equal(ss_stats(&c).hits, 12);
+        ss_close(&c);
     }
 }
 
 static void the_least_recently_asked_for_goes(void **state)
 {
     (void)state;
-    struct scene c;
+    struct store_scene c;
     open_scene(&c, &(struct pm_spec){.n_layers = 2, .n_experts = 8}, 3, (struct sl_store_opts){0});
     step(&c, 1, (int[]){0, 1, 2}, 3);
     assert_true(hits(&c, 1, 0));  /* 1 2 0 */
@@ -166,10 +135,10 @@ static void the_least_recently_asked_for_goes(void **state)
     assert_false(hits(&c, 1, 1)); /* 0 goes: 3 2 1 */
     assert_true(hits(&c, 1, 3));
     /* A request's own hits are safe from its misses: 2 is the oldest now, and asked for. */
-    uint64_t before = stats(&c).hits;
+    uint64_t before = ss_stats(&c).hits;
     step(&c, 1, (int[]){7, 6, 2}, 3);
-    assert_int_equal(stats(&c).hits, before + 1);
-    close_scene(&c);
+    assert_int_equal(ss_stats(&c).hits, before + 1);
+    ss_close(&c);
 }
 
 /* More slots, fewer bytes: the cache does what it is asked for. */
@@ -178,7 +147,7 @@ static void bytes_read_fall_when_slots_grow(void **state)
     (void)state;
     uint64_t last = UINT64_MAX;
     for (uint64_t slots = 3; slots <= 24; slots += 7) {
-        struct scene c;
+        struct store_scene c;
         uint64_t rnd = 12345;
         open_scene(&c, &(struct pm_spec){.n_layers = 4, .n_experts = 8}, slots,
                    (struct sl_store_opts){0});
@@ -191,17 +160,17 @@ static void bytes_read_fall_when_slots_grow(void **state)
             }
             step(&c, 1 + i % 3, ids, ids[0] == ids[1] ? 1 : 2);
         }
-        assert_true(stats(&c).bytes_read < last);
-        last = stats(&c).bytes_read;
-        assert_int_equal(stats(&c).reads, stats(&c).misses);
-        close_scene(&c);
+        assert_true(ss_stats(&c).bytes_read < last);
+        last = ss_stats(&c).bytes_read;
+        assert_int_equal(ss_stats(&c).reads, ss_stats(&c).misses);
+        ss_close(&c);
     }
 }
 
 static void pinned_records_are_never_evicted(void **state)
 {
     (void)state;
-    struct scene c;
+    struct store_scene c;
     struct sl_err err = {0};
     open_scene(&c, &(struct pm_spec){.n_layers = 3, .n_experts = 8}, 4, (struct sl_store_opts){0});
     struct sl_mat held[SL_N_MATS];
@@ -218,13 +187,13 @@ static void pinned_records_are_never_evicted(void **state)
     step(&c, 2, (int[]){4, 5, 6}, 3);
     sl_store_put(c.s, 1, 0);
     step(&c, 2, (int[]){4, 5, 6, 7}, 4);
-    close_scene(&c);
+    ss_close(&c);
 }
 
 static void requests_of_consecutive_layers_stand_together(void **state)
 {
     (void)state;
-    struct scene c;
+    struct store_scene c;
     struct sl_mat mat[SL_N_MATS];
     struct sl_err err = {0};
     int expert;
@@ -241,25 +210,25 @@ static void requests_of_consecutive_layers_stand_together(void **state)
     take(&c, 1, 0);
     sl_store_put(c.s, 1, 0);
     sl_store_put(c.s, 1, 1);
-    close_scene(&c);
+    ss_close(&c);
 }
 
 /* Layers that share a file are held apart, as layers of a full model would be. */
 static void aliased_layers_have_slots_of_their_own(void **state)
 {
     (void)state;
-    struct scene c;
+    struct store_scene c;
     open_scene(&c, &(struct pm_spec){.n_layers = 4, .alias_banks = true}, 0,
                (struct sl_store_opts){0});
     for (int l = 1; l < 4; l++) assert_false(hits(&c, l, 2));
     for (int l = 1; l < 4; l++) assert_true(hits(&c, l, 2));
-    assert_int_equal(stats(&c).n_slots, 3 * 5);
-    close_scene(&c);
+    assert_int_equal(ss_stats(&c).n_slots, 3 * 5);
+    ss_close(&c);
 }
 
 /* ------------------------------------------------------------------ arrival */
 
-static void expect_next(struct scene *c, int layer, int want)
+static void expect_next(struct store_scene *c, int layer, int want)
 {
     struct sl_mat mat[SL_N_MATS];
     struct sl_err err = {0};
@@ -270,7 +239,7 @@ static void expect_next(struct scene *c, int layer, int want)
     sl_store_put(c->s, layer, expert);
 }
 
-static void gate(struct scene *c, int expert)
+static void gate(struct store_scene *c, int expert)
 {
     const struct sl_bank_entry *e = &c->p->banks[0].entries[expert];
     fr_add(&c->faults, FR_GATE, e->offset, e->offset + e->bytes, 0, -1);
@@ -280,7 +249,7 @@ static void gate(struct scene *c, int expert)
 static void take_any_follows_arrival(void **state)
 {
     (void)state;
-    struct scene c;
+    struct store_scene c;
     open_scene(&c, &(struct pm_spec){.n_layers = 2, .n_experts = 8}, 0, (struct sl_store_opts){0});
     step(&c, 1, (int[]){5, 6}, 2);
     gate(&c, 0);
@@ -291,13 +260,13 @@ static void take_any_follows_arrival(void **state)
     fr_wait_at_gate(&c.faults, 1);
     fr_open_gate(&c.faults);
     expect_next(&c, 1, 0);
-    assert_int_equal(stats(&c).hits, 2);
-    assert_int_equal(stats(&c).misses, 4);
-    close_scene(&c);
+    assert_int_equal(ss_stats(&c).hits, 2);
+    assert_int_equal(ss_stats(&c).misses, 4);
+    ss_close(&c);
 }
 
 struct taker {
-    struct scene *c;
+    struct store_scene *c;
     int done; /* set under the gate's lock */
 };
 
@@ -315,7 +284,7 @@ static void *take_expert_0(void *arg)
 static void inflight_is_not_ready(void **state)
 {
     (void)state;
-    struct scene c;
+    struct store_scene c;
     struct sl_err err = {0};
     pthread_t thread;
     open_scene(&c, &(struct pm_spec){.n_layers = 2, .n_experts = 8}, 4, (struct sl_store_opts){0});
@@ -335,15 +304,15 @@ static void inflight_is_not_ready(void **state)
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(t.done, 1);
     sl_store_put(c.s, 1, 0);
-    assert_true(stats(&c).stall_seconds > 0);
-    close_scene(&c);
+    assert_true(ss_stats(&c).stall_seconds > 0);
+    ss_close(&c);
 }
 
 /* All misses of a request are under way together: as many reads at the gate as there are readers. */
 static void misses_are_read_together(void **state)
 {
     (void)state;
-    struct scene c;
+    struct store_scene c;
     open_scene(&c, &(struct pm_spec){.n_layers = 2, .n_experts = 8}, 0,
                (struct sl_store_opts){.n_readers = 6});
     for (int x = 0; x < 8; x++) gate(&c, x);
@@ -352,7 +321,7 @@ static void misses_are_read_together(void **state)
     fr_open_gate(&c.faults);
     for (int x = 7; x >= 0; x--) take(&c, 1, x);
     for (int x = 0; x < 8; x++) sl_store_put(c.s, 1, x);
-    close_scene(&c);
+    ss_close(&c);
 }
 
 /* ------------------------------------------------------------------ errors */
@@ -368,7 +337,7 @@ static void expect_failure(int rc, const struct sl_err *err, int code, const cha
 static void a_failed_read_is_named_and_can_be_tried_again(void **state)
 {
     (void)state;
-    struct scene c;
+    struct store_scene c;
     struct sl_mat mat[SL_N_MATS];
     struct sl_err err = {0};
     open_scene(&c, &(struct pm_spec){.n_layers = 2, .n_experts = 8}, 4, (struct sl_store_opts){0});
@@ -383,7 +352,7 @@ static void a_failed_read_is_named_and_can_be_tried_again(void **state)
     for (int k = 0; k < 2; k++)
         for (int any = 0; any < 2; any++) {
             fr_add(&c.faults, kinds[k].kind, at, at + 1, kinds[k].value, -1);
-            uint64_t reads = stats(&c).reads;
+            uint64_t reads = ss_stats(&c).reads;
             request(&c, 1, (int[]){2, 3, 4}, 3);
             int failed = 0;
             for (int i = 0; i < 3; i++) {
@@ -401,13 +370,13 @@ static void a_failed_read_is_named_and_can_be_tried_again(void **state)
                 }
             }
             assert_int_equal(failed, 1);
-            assert_true(stats(&c).reads <= reads + 2); /* failed reads do not count */
+            assert_true(ss_stats(&c).reads <= reads + 2); /* failed reads do not count */
             fr_clear(&c.faults);
             assert_false(hits(&c, 1, 3)); /* was not cached; reads well now */
             for (int x = 5; x < 8; x++) step(&c, 1, &x, 1);
             step(&c, 1, (int[]){0}, 1); /* 2, 3, 4 are out again */
         }
-    close_scene(&c);
+    ss_close(&c);
 }
 
 static void wrong_bytes_are_caught_by_the_crc(void **state)
@@ -416,7 +385,7 @@ static void wrong_bytes_are_caught_by_the_crc(void **state)
     struct sl_mat mat[SL_N_MATS];
     struct sl_err err = {0};
     for (int check = 0; check < 2; check++) {
-        struct scene c;
+        struct store_scene c;
         open_scene(&c, &(struct pm_spec){.n_layers = 2}, 0,
                    (struct sl_store_opts){.check_crc = check});
         const struct sl_bank_entry *e = &c.p->banks[0].entries[1];
@@ -439,14 +408,14 @@ static void wrong_bytes_are_caught_by_the_crc(void **state)
             sl_store_put(c.s, 1, 1);
         }
         sl_store_put(c.s, 1, 0);
-        close_scene(&c);
+        ss_close(&c);
     }
 }
 
 static void short_and_interrupted_reads_give_whole_records(void **state)
 {
     (void)state;
-    struct scene c;
+    struct store_scene c;
     open_scene(&c, &(struct pm_spec){.n_layers = 3}, 0, (struct sl_store_opts){.check_crc = true});
     fr_add(&c.faults, FR_ERRNO, 0, UINT64_MAX, EINTR, 7);
     fr_add(&c.faults, FR_SHORT, 0, UINT64_MAX, 1000, -1);
@@ -454,13 +423,13 @@ static void short_and_interrupted_reads_give_whole_records(void **state)
     fr_clear(&c.faults);
     fr_add(&c.faults, FR_SHORT, 0, UINT64_MAX, 4096, -1);
     step(&c, 2, (int[]){0, 1, 2, 3, 4}, 5);
-    close_scene(&c);
+    ss_close(&c);
 }
 
 static void a_bank_cut_while_open_is_an_error(void **state)
 {
     (void)state;
-    struct scene c;
+    struct store_scene c;
     struct sl_mat mat[SL_N_MATS];
     struct sl_err err = {0};
     open_scene(&c, &(struct pm_spec){.n_layers = 2}, 0, (struct sl_store_opts){0});
@@ -471,13 +440,13 @@ static void a_bank_cut_while_open_is_an_error(void **state)
                    "5000 of 12288 bytes");
     take(&c, 1, 0);
     sl_store_put(c.s, 1, 0);
-    close_scene(&c);
+    ss_close(&c);
 }
 
 static void wrong_requests_change_nothing(void **state)
 {
     (void)state;
-    struct scene c;
+    struct store_scene c;
     struct sl_mat mat[SL_N_MATS];
     struct sl_err err = {0};
     int expert;
@@ -497,12 +466,12 @@ static void wrong_requests_change_nothing(void **state)
     expect_failure(sl_store_take(c.s, 1, 0, mat, &err), &err, SL_E_ARG, "layer 1 expert 0", "not");
     expect_failure(sl_store_take(c.s, 9, 99, mat, &err), &err, SL_E_ARG, "layer 9", "not");
     expect_failure(sl_store_take_any(c.s, 1, &expert, mat, &err), &err, SL_E_ARG, "layer 1", "");
-    assert_int_equal(stats(&c).misses, 0);
+    assert_int_equal(ss_stats(&c).misses, 0);
     assert_int_equal(fr_reads(&c.faults), 0);
     request(&c, 1, NULL, 0); /* nothing asked, nothing owed */
     step(&c, 1, (int[]){0, 1, 2, 3}, 4);
     expect_failure(sl_store_take(c.s, 1, 0, mat, &err), &err, SL_E_ARG, "layer 1 expert 0", "not");
-    close_scene(&c);
+    ss_close(&c);
 }
 
 static void budgets_below_the_floor_are_refused(void **state)
@@ -545,7 +514,7 @@ static void budgets_below_the_floor_are_refused(void **state)
 
 static void *open_gate_later(void *arg)
 {
-    struct scene *c = arg;
+    struct store_scene *c = arg;
     fr_wait_at_gate(&c->faults, 2);
     fr_open_gate(&c->faults);
     return NULL;
@@ -555,7 +524,7 @@ static void *open_gate_later(void *arg)
 static void cancel_leaves_a_usable_store(void **state)
 {
     (void)state;
-    struct scene c;
+    struct store_scene c;
     pthread_t thread;
     open_scene(&c, &(struct pm_spec){.n_layers = 3, .n_experts = 8}, 8,
                (struct sl_store_opts){.n_readers = 2});
@@ -567,22 +536,22 @@ static void cancel_leaves_a_usable_store(void **state)
     assert_int_equal(pthread_join(thread, NULL), 0);
     /* Cancel may come before or after the readers took more from the queue: what was read is kept,
      * the rest is not there, and every slot can be had again. */
-    uint64_t read = stats(&c).reads;
+    uint64_t read = ss_stats(&c).reads;
     assert_true(read >= 2);
     fr_clear(&c.faults);
-    uint64_t before = stats(&c).hits;
+    uint64_t before = ss_stats(&c).hits;
     step(&c, 1, (int[]){0, 1, 2, 3, 4, 5, 6, 7}, 8);
-    assert_int_equal(stats(&c).hits - before, read);
+    assert_int_equal(ss_stats(&c).hits - before, read);
     step(&c, 2, (int[]){0, 1, 2, 3, 4, 5, 6, 7}, 8);
     sl_store_cancel(c.s); /* nothing to cancel */
     step(&c, 1, (int[]){7, 6}, 2);
-    close_scene(&c);
+    ss_close(&c);
 }
 
 static void cancel_after_an_error_drops_the_rest(void **state)
 {
     (void)state;
-    struct scene c;
+    struct store_scene c;
     struct sl_mat mat[SL_N_MATS];
     struct sl_err err = {0};
     open_scene(&c, &(struct pm_spec){.n_layers = 2, .n_experts = 8}, 4, (struct sl_store_opts){0});
@@ -600,17 +569,17 @@ static void cancel_after_an_error_drops_the_rest(void **state)
     request(&c, 1, (int[]){1}, 1);
     sl_store_cancel(c.s);
     step(&c, 1, (int[]){4, 5, 6, 7}, 4);
-    close_scene(&c);
+    ss_close(&c);
 }
 
 static void close_while_reads_wait_does_not_hang(void **state)
 {
     (void)state;
-    struct scene c;
+    struct store_scene c;
     open_scene(&c, &(struct pm_spec){.n_layers = 2, .n_experts = 8}, 0,
                (struct sl_store_opts){.n_readers = 2});
     request(&c, 1, (int[]){0, 1, 2, 3, 4, 5, 6, 7}, 8);
-    close_scene(&c);
+    ss_close(&c);
 }
 
 /* ------------------------------------------------------------------ the kernel's word */
@@ -631,12 +600,12 @@ static bool process_read_bytes(uint64_t *bytes)
 static void counters_agree_with_the_kernel(void **state)
 {
     (void)state;
-    struct scene c;
+    struct store_scene c;
     uint64_t before;
     uint64_t after;
     open_scene(&c, &(struct pm_spec){.n_experts = 40}, 0, (struct sl_store_opts){0});
-    if (!stats(&c).direct_io || !process_read_bytes(&before)) {
-        close_scene(&c);
+    if (!ss_stats(&c).direct_io || !process_read_bytes(&before)) {
+        ss_close(&c);
         print_message("SKIP no direct reads, or no I/O accounting, here\n");
         skip();
     }
@@ -646,9 +615,9 @@ static void counters_agree_with_the_kernel(void **state)
     for (int l = 1; l < 4; l++)
         for (int x = 0; x < 40; x++) take(&c, l, x);
     assert_true(process_read_bytes(&after));
-    assert_true(after - before >= stats(&c).bytes_read);
-    assert_true(after - before < stats(&c).bytes_read * 3 / 2);
-    close_scene(&c);
+    assert_true(after - before >= ss_stats(&c).bytes_read);
+    assert_true(after - before < ss_stats(&c).bytes_read * 3 / 2);
+    ss_close(&c);
 }
 
 /* ------------------------------------------------------------------ prefetch */
@@ -656,7 +625,7 @@ static void counters_agree_with_the_kernel(void **state)
 static void a_prefetch_is_found_by_the_request(void **state)
 {
     (void)state;
-    struct scene c;
+    struct store_scene c;
     open_scene(&c, &(struct pm_spec){.n_layers = 3, .n_experts = 8}, 8, (struct sl_store_opts){0});
     step(&c, 1, (int[]){0, 1}, 2);
     assert_int_equal(sl_store_prefetch(c.s, 2, (int[]){5, 6, 7}, 3), 3);
@@ -664,14 +633,14 @@ static void a_prefetch_is_found_by_the_request(void **state)
     assert_int_equal(sl_store_prefetch(c.s, 1, (int[]){1}, 1), 0);       /* resident */
     assert_int_equal(sl_store_prefetch(c.s, 0, (int[]){1}, 1), 0);       /* no bank */
     assert_int_equal(sl_store_prefetch(c.s, 1, (int[]){-1, 8}, 2), 0);
-    while (stats(&c).reads < 6) nanosleep(&(struct timespec){0, 1000000}, NULL);
+    while (ss_stats(&c).reads < 6) nanosleep(&(struct timespec){0, 1000000}, NULL);
     request(&c, 2, (int[]){5, 3, 6}, 3);
-    while (stats(&c).reads < 7) nanosleep(&(struct timespec){0, 1000000}, NULL);
+    while (ss_stats(&c).reads < 7) nanosleep(&(struct timespec){0, 1000000}, NULL);
     assert_int_equal(sl_store_ready(c.s, 2), 3);
     assert_int_equal(sl_store_ready(c.s, 1), 0);
     for (int i = 0; i < 3; i++) take(&c, 2, (int[]){3, 5, 6}[i]);
     for (int i = 0; i < 3; i++) sl_store_put(c.s, 2, (int[]){3, 5, 6}[i]);
-    struct sl_store_stats st = stats(&c);
+    struct sl_store_stats st = ss_stats(&c);
     assert_int_equal(st.prefetch_issued, 4);
     assert_int_equal(st.prefetch_used, 2);
     assert_int_equal(st.misses, 2 + 1);
@@ -680,38 +649,38 @@ static void a_prefetch_is_found_by_the_request(void **state)
     /* 4 and 7 were read for nothing; that shows once they are gone. */
     assert_int_equal(st.prefetch_wasted, 0);
     step(&c, 1, (int[]){0, 1, 2, 3, 4, 5, 6, 7}, 8);
-    assert_int_equal(stats(&c).prefetch_wasted, 2);
-    close_scene(&c);
+    assert_int_equal(ss_stats(&c).prefetch_wasted, 2);
+    ss_close(&c);
 }
 
 /* One prefetch is under way and waits; the next ones must let a later demand pass. */
 static void demand_overtakes_prefetch(void **state)
 {
     (void)state;
-    struct scene c;
+    struct store_scene c;
     open_scene(&c, &(struct pm_spec){.n_layers = 2, .n_experts = 8}, 8, (struct sl_store_opts){0});
     gate(&c, 0);
     assert_int_equal(sl_store_prefetch(c.s, 1, (int[]){0, 1, 2}, 3), 3);
     fr_wait_at_gate(&c.faults, 1);
     step(&c, 1, (int[]){4, 5, 2}, 3); /* 2 was queued: it is read now */
-    assert_int_equal(stats(&c).reads, 3);
-    assert_int_equal(stats(&c).misses, 3);
-    assert_int_equal(stats(&c).prefetch_dropped, 1);
+    assert_int_equal(ss_stats(&c).reads, 3);
+    assert_int_equal(ss_stats(&c).misses, 3);
+    assert_int_equal(ss_stats(&c).prefetch_dropped, 1);
     request(&c, 1, (int[]){0}, 1); /* on its way */
-    assert_int_equal(stats(&c).prefetch_used, 1);
+    assert_int_equal(ss_stats(&c).prefetch_used, 1);
     assert_int_equal(sl_store_ready(c.s, 1), 0);
     fr_open_gate(&c.faults);
     take(&c, 1, 0);
     sl_store_put(c.s, 1, 0);
-    while (stats(&c).reads < 5) nanosleep(&(struct timespec){0, 1000000}, NULL);
+    while (ss_stats(&c).reads < 5) nanosleep(&(struct timespec){0, 1000000}, NULL);
     step(&c, 1, (int[]){1}, 1);
-    assert_int_equal(stats(&c).prefetch_used, 2);
-    close_scene(&c);
+    assert_int_equal(ss_stats(&c).prefetch_used, 2);
+    ss_close(&c);
 }
 
 static void *open_gate_soon(void *arg)
 {
-    struct scene *c = arg;
+    struct store_scene *c = arg;
     nanosleep(&(struct timespec){0, 20000000}, NULL);
     fr_open_gate(&c->faults);
     return NULL;
@@ -721,7 +690,7 @@ static void *open_gate_soon(void *arg)
 static void prefetch_takes_no_slot_that_is_needed(void **state)
 {
     (void)state;
-    struct scene c;
+    struct store_scene c;
     struct sl_mat held[SL_N_MATS];
     struct sl_err err = {0};
     pthread_t thread;
@@ -742,29 +711,29 @@ static void prefetch_takes_no_slot_that_is_needed(void **state)
     assert_int_equal(pthread_create(&thread, NULL, open_gate_soon, &c), 0);
     step(&c, 1, (int[]){4, 5, 6, 7}, 4);
     assert_int_equal(pthread_join(thread, NULL), 0);
-    struct sl_store_stats st = stats(&c);
+    struct sl_store_stats st = ss_stats(&c);
     assert_int_equal(st.prefetch_issued, 4);
     assert_int_equal(st.prefetch_used, 0);
     assert_int_equal(st.prefetch_wasted + st.prefetch_dropped, 4);
-    close_scene(&c);
+    ss_close(&c);
 }
 
 static void a_failed_prefetch_leaves_no_trace(void **state)
 {
     (void)state;
-    struct scene c;
+    struct store_scene c;
     open_scene(&c, &(struct pm_spec){.n_layers = 2, .n_experts = 8}, 4, (struct sl_store_opts){0});
     uint64_t at = c.p->banks[0].entries[3].offset;
     fr_add(&c.faults, FR_END, at, at + 1, 0, 1);
     assert_int_equal(sl_store_prefetch(c.s, 1, (int[]){3, 2}, 2), 2);
-    while (stats(&c).reads < 1) nanosleep(&(struct timespec){0, 1000000}, NULL);
+    while (ss_stats(&c).reads < 1) nanosleep(&(struct timespec){0, 1000000}, NULL);
     step(&c, 1, (int[]){3, 2}, 2);
-    assert_int_equal(stats(&c).prefetch_used, 1);
-    assert_int_equal(stats(&c).misses, 1);
+    assert_int_equal(ss_stats(&c).prefetch_used, 1);
+    assert_int_equal(ss_stats(&c).misses, 1);
     sl_store_prefetch(c.s, 1, (int[]){5, 6, 7}, 3);
     sl_store_cancel(c.s);
     step(&c, 1, (int[]){4, 5, 6, 7}, 4);
-    close_scene(&c);
+    ss_close(&c);
 }
 
 int main(void)

@@ -9,63 +9,32 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "offload/store.h"
-#include "tests/offload/faulty_reader.h"
-#include "tests/offload/pack_maker.h"
-
-struct scene {
-    struct pm_pack m;
-    struct sl_pack *p;
-    struct sl_store *s;
-    struct faulty_reader faults;
-};
+#include "tests/offload/store_scene.h"
 
 static enum sl_io way = SL_IO_PREAD;
 
 /* p36 experts, every third w26. slots 0: all records. */
-static void open_scene(struct scene *c, int n_experts, uint64_t slots)
+static void open_scene(struct store_scene *c, int n_experts, uint64_t slots)
 {
-    struct sl_err err = {0};
-    pm_make(&c->m, &(struct pm_spec){
-                       .n_layers = 3, .n_experts = n_experts, .latent = 128, .two_planes = true});
-    c->p = pm_open(&c->m);
-    fr_init(&c->faults);
-    const struct sl_store_opts o = {.slot_budget_bytes = slots * sl_store_slot_bytes(c->p),
-                                    .io = way,
-                                    .evict = "lru",
-                                    .check_crc = true,
-                                    .ops = &c->faults.ops};
-    if (sl_store_open(&c->s, c->p, &o, &err)) fail_msg("%s", err.text);
+    ss_open(
+        c,
+        &(struct pm_spec){.n_layers = 3, .n_experts = n_experts, .latent = 128, .two_planes = true},
+        slots, (struct sl_store_opts){.io = way, .check_crc = true});
 }
 
-static void close_scene(struct scene *c)
-{
-    sl_store_close(c->s);
-    fr_free(&c->faults);
-    sl_pack_close(c->p);
-    pm_free(&c->m);
-}
-
-static struct sl_store_stats stats(const struct scene *c)
-{
-    struct sl_store_stats st;
-    sl_store_get_stats(c->s, &st);
-    return st;
-}
-
-static const struct sl_bank_entry *entry(const struct scene *c, int layer, int expert)
+static const struct sl_bank_entry *entry(const struct store_scene *c, int layer, int expert)
 {
     return &c->p->banks[c->p->bank_of[layer]].entries[expert];
 }
 
-static void request(struct scene *c, int layer, const int *ids, const bool *whole, int n)
+static void request(struct store_scene *c, int layer, const int *ids, const bool *whole, int n)
 {
     struct sl_err err = {0};
     if (sl_store_request_planes(c->s, layer, ids, whole, n, &err)) fail_msg("%s", err.text);
 }
 
 /* Takes an expert, holds what its views show to the record, and puts it back. */
-static void take(struct scene *c, int layer, int expert, bool whole)
+static void take(struct store_scene *c, int layer, int expert, bool whole)
 {
     struct sl_mat mat[SL_N_MATS];
     struct sl_err err = {0};
@@ -88,7 +57,7 @@ static void take(struct scene *c, int layer, int expert, bool whole)
     sl_store_put(c->s, layer, expert);
 }
 
-static void step(struct scene *c, int layer, int expert, bool whole)
+static void step(struct store_scene *c, int layer, int expert, bool whole)
 {
     request(c, layer, &expert, &whole, 1);
     take(c, layer, expert, whole);
@@ -97,39 +66,39 @@ static void step(struct scene *c, int layer, int expert, bool whole)
 static void each_part_is_read_once(void **state)
 {
     (void)state;
-    struct scene c;
+    struct store_scene c;
     open_scene(&c, 5, 0);
     const struct sl_bank_entry *e = entry(&c, 1, 0);
     assert_int_equal(e->n_planes, 2);
     assert_true(e->base_bytes < e->bytes);
     step(&c, 1, 0, false);
-    assert_int_equal(stats(&c).bytes_read, e->base_bytes);
+    assert_int_equal(ss_stats(&c).bytes_read, e->base_bytes);
     step(&c, 1, 0, false);
-    assert_int_equal(stats(&c).hits, 1);
+    assert_int_equal(ss_stats(&c).hits, 1);
     step(&c, 1, 0, true); /* the refinement alone */
-    assert_int_equal(stats(&c).bytes_read, e->bytes);
-    assert_int_equal(stats(&c).reads, 2);
-    assert_int_equal(stats(&c).upgrades, 1);
-    assert_int_equal(stats(&c).misses, 2);
+    assert_int_equal(ss_stats(&c).bytes_read, e->bytes);
+    assert_int_equal(ss_stats(&c).reads, 2);
+    assert_int_equal(ss_stats(&c).upgrades, 1);
+    assert_int_equal(ss_stats(&c).misses, 2);
     step(&c, 1, 0, true);
     step(&c, 1, 0, false); /* whole in its slot, and still the base reading */
-    assert_int_equal(stats(&c).hits, 3);
-    assert_int_equal(stats(&c).bytes_read, e->bytes);
-    assert_int_equal(stats(&c).bytes_used, 3 * (uint64_t)e->base_bytes + 2 * (uint64_t)e->bytes);
+    assert_int_equal(ss_stats(&c).hits, 3);
+    assert_int_equal(ss_stats(&c).bytes_read, e->bytes);
+    assert_int_equal(ss_stats(&c).bytes_used, 3 * (uint64_t)e->base_bytes + 2 * (uint64_t)e->bytes);
     /* One plane set: there is no half of it. */
     const struct sl_bank_entry *w = entry(&c, 1, 2);
     assert_int_equal(w->n_planes, 1);
     step(&c, 1, 2, false);
     step(&c, 1, 2, true);
-    assert_int_equal(stats(&c).bytes_read, (uint64_t)e->bytes + w->bytes);
-    assert_int_equal(stats(&c).upgrades, 1);
-    close_scene(&c);
+    assert_int_equal(ss_stats(&c).bytes_read, (uint64_t)e->bytes + w->bytes);
+    assert_int_equal(ss_stats(&c).upgrades, 1);
+    ss_close(&c);
 }
 
 static void a_request_mixes_both(void **state)
 {
     (void)state;
-    struct scene c;
+    struct store_scene c;
     open_scene(&c, 5, 0);
     const int ids[] = {4, 0, 2, 1};
     const bool whole[] = {false, true, false, true};
@@ -139,16 +108,16 @@ static void a_request_mixes_both(void **state)
     }
     uint64_t bytes = entry(&c, 2, 4)->base_bytes;
     for (int i = 1; i < 4; i++) bytes += entry(&c, 2, ids[i])->bytes;
-    assert_int_equal(stats(&c).bytes_read, bytes);
-    assert_int_equal(stats(&c).hits, 4);
-    close_scene(&c);
+    assert_int_equal(ss_stats(&c).bytes_read, bytes);
+    assert_int_equal(ss_stats(&c).hits, 4);
+    ss_close(&c);
 }
 
 /* A fault in the refinement must neither pass nor cost the base planes. */
 static void a_bad_refinement_is_named_and_the_base_stays(void **state)
 {
     (void)state;
-    struct scene c;
+    struct store_scene c;
     struct sl_mat mat[SL_N_MATS];
     struct sl_err err = {0};
     open_scene(&c, 5, 0);
@@ -172,9 +141,9 @@ static void a_bad_refinement_is_named_and_the_base_stays(void **state)
                 !strstr(err.text, cases[i].says))
                 fail_msg("%s", err.text);
         }
-        uint64_t hits = stats(&c).hits;
+        uint64_t hits = ss_stats(&c).hits;
         step(&c, 1, 1, false);
-        assert_int_equal(stats(&c).hits, hits + 1);
+        assert_int_equal(ss_stats(&c).hits, hits + 1);
     }
     fr_clear(&c.faults);
     step(&c, 1, 1, true);
@@ -185,14 +154,14 @@ static void a_bad_refinement_is_named_and_the_base_stays(void **state)
     assert_int_equal(sl_store_take(c.s, 1, 3, mat, &err), SL_E_PACK);
     assert_non_null(strstr(err.text, "crc32 "));
     step(&c, 1, 3, false);
-    close_scene(&c);
+    ss_close(&c);
 }
 
 /* More is asked for while a prefetch of the base planes is on its way. */
 static void a_request_adds_to_a_prefetch(void **state)
 {
     (void)state;
-    struct scene c;
+    struct store_scene c;
     open_scene(&c, 5, 0);
     const struct sl_bank_entry *e = entry(&c, 1, 0);
     fr_add(&c.faults, FR_GATE, e->offset, e->offset + 1, 0, -1);
@@ -202,16 +171,16 @@ static void a_request_adds_to_a_prefetch(void **state)
     fr_open_gate(&c.faults);
     take(&c, 1, 0, true);
     take(&c, 1, 1, true);
-    assert_int_equal(stats(&c).bytes_read, (uint64_t)e->bytes + entry(&c, 1, 1)->bytes);
-    assert_int_equal(stats(&c).upgrades, 1);
-    assert_int_equal(stats(&c).prefetch_used, 1);
-    close_scene(&c);
+    assert_int_equal(ss_stats(&c).bytes_read, (uint64_t)e->bytes + entry(&c, 1, 1)->bytes);
+    assert_int_equal(ss_stats(&c).upgrades, 1);
+    assert_int_equal(ss_stats(&c).prefetch_used, 1);
+    ss_close(&c);
 }
 
 static void cancel_keeps_what_was_there(void **state)
 {
     (void)state;
-    struct scene c;
+    struct store_scene c;
     open_scene(&c, 5, 0);
     for (int x = 0; x < 5; x++) step(&c, 1, x, false);
     const struct sl_bank_entry *e = entry(&c, 1, 0);
@@ -220,11 +189,11 @@ static void cancel_keeps_what_was_there(void **state)
     request(&c, 1, (int[]){0, 1, 2, 3, 4}, NULL, 5);
     sl_store_cancel(c.s);
     fr_clear(&c.faults);
-    uint64_t misses = stats(&c).misses;
+    uint64_t misses = ss_stats(&c).misses;
     for (int x = 0; x < 5; x++) step(&c, 1, x, false);
-    assert_int_equal(stats(&c).misses, misses);
+    assert_int_equal(ss_stats(&c).misses, misses);
     for (int x = 0; x < 5; x++) step(&c, 1, x, true);
-    close_scene(&c);
+    ss_close(&c);
 }
 
 static unsigned next(unsigned *seed)
@@ -238,7 +207,7 @@ static void random_steps(void **state)
 {
     (void)state;
     for (unsigned round = 0; round < 3; round++) {
-        struct scene c;
+        struct store_scene c;
         unsigned seed = 11 + round;
         open_scene(&c, 9, 4 + round);
         c.faults.seed = seed;
@@ -263,8 +232,8 @@ static void random_steps(void **state)
             else
                 for (int k = 0; k < n; k++) take(&c, layer, ids[k], whole[k]);
         }
-        assert_true(stats(&c).upgrades > 0);
-        close_scene(&c);
+        assert_true(ss_stats(&c).upgrades > 0);
+        ss_close(&c);
     }
 }
 
