@@ -414,3 +414,13 @@ void SL_ISA(sl_mul)(const struct sl_mat *w, int row0, int row1, const float *x, 
         mul_few(w, row0, row1, x, ldx, n_tok, y, ldy);
     }
 }
+
+void SL_ISA(sl_decode)(const struct sl_mat *w, int row0, int row1, int n, float *out, size_t ldo)
+{
+    assert(row0 >= 0 && row0 <= row1 && row1 <= w->rows && n >= 0 && n <= w->cols);
+    if (!sl_fmt_is_trellis(w->fmt) && !rows_of(w->fmt)) {
+        sl_decode_c(w, row0, row1, n, out, ldo);
+        return;
+    }
+    for (int r = row0; r < row1; r++, out += ldo) panel_row(w, r, 0, n, out);
+}

@@ -11,28 +11,9 @@
 #include "kernels/math_const.h"
 #include "kernels/reference.h"
 #include "kernels/simd_common.h"
+#include "kernels/simd_ends.h"
 
 enum { LANE_VECTORS = SL_LANES / VW };
-
-/* The first m <= VW floats; the others are +0.0 and are not touched in memory. */
-SL_INLINE vf load_some(const float *p, int m)
-{
-    if (m >= VW) return vf_load(p);
-    float buf[VW] = {0};
-    memcpy(buf, p, (size_t)m * sizeof *p);
-    return vf_load(buf);
-}
-
-SL_INLINE void store_some(float *p, vf a, int m)
-{
-    if (m >= VW) {
-        vf_store(p, a);
-        return;
-    }
-    float buf[VW];
-    vf_store(buf, a);
-    memcpy(p, buf, (size_t)m * sizeof *p);
-}
 
 /* ---- math_c.c */
 

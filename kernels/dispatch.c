@@ -21,6 +21,11 @@
         k->kda_step = sl_kda_step_##isa;                                                           \
         k->weighted_rows = sl_weighted_rows_##isa;                                                 \
         k->softmax = sl_softmax_##isa;                                                             \
+        k->decode = sl_decode_##isa;                                                               \
+        k->mm = sl_mm_##isa;                                                                       \
+        k->kda_rows = sl_kda_rows_##isa;                                                           \
+        k->kda_commit = sl_kda_commit_##isa;                                                       \
+        k->attend = sl_attend_##isa;                                                               \
     } while (0)
 
 void sl_kernels_init(struct sl_kernels *k, unsigned cpu)
@@ -43,6 +48,11 @@ void sl_kernels_init(struct sl_kernels *k, unsigned cpu)
         .kda_step = sl_kda_step_c,
         .weighted_rows = sl_weighted_rows_c,
         .softmax = sl_softmax_c,
+        .decode = sl_decode_c,
+        .mm = sl_mm_c,
+        .kda_rows = sl_kda_rows_c,
+        .kda_commit = sl_kda_commit_c,
+        .attend = sl_attend_c,
     };
 #if defined(__x86_64__)
     if (cpu & SL_CPU_AVX2) TAKE(avx2);

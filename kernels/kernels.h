@@ -15,6 +15,7 @@
 #ifndef SL_KERNELS_KERNELS_H
 #define SL_KERNELS_KERNELS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include "kernels/mat.h"
 
@@ -35,6 +36,16 @@ const char *sl_cpu_name(unsigned cpu);
  * returns how many. What tests and benchmarks walk through. */
 enum { SL_CPU_RUNGS = 4 };
 int sl_cpu_rungs(unsigned cpu, unsigned rungs[SL_CPU_RUNGS]);
+
+struct sl_mm {
+    const float *A, *B;
+    float *C;
+    size_t si, sk, ldb, ldc;
+    int m, n, depth;
+    bool add;
+};
+struct sl_kda_rows;
+struct sl_attend;
 
 struct sl_kernels {
     unsigned cpu;
@@ -82,6 +93,24 @@ struct sl_kernels {
 
     /* In place: p = softmax(x * scale) over n entries: maximum, exp, sum in the dot order, divide. */
     void (*softmax)(float *x, int n, float scale);
+
+    /* ---- the fast path's attention; sums here fuse product and addition (fmaf), in an order that shape
+     * alone fixes, so every ISA has the bits of _c */
+
+    /* Columns [0, n) of rows [row0, row1) to f32, exact: out[(r - row0)*ldo + c]. ldo is at least n
+     * rounded up to 32, and columns up to there may be written. */
+    void (*decode)(const struct sl_mat *w, int row0, int row1, int n, float *out, size_t ldo);
+
+    /* C[i*ldc + j] = (add ? C[i*ldc + j] : 0) + sum_k A[i*si + k*sk] * B[k*ldb + j], k ascending from
+     * the left term on, fused; i < m, j < n, k < depth. C overlaps neither. */
+    void (*mm)(const struct sl_mm *p);
+
+    /* Rows of an open KDA tile and its end; kernels/kda_tile.h. */
+    void (*kda_rows)(const struct sl_kda_rows *p);
+    void (*kda_commit)(float *S, const float *tile, int n, int d, float *scratch);
+
+    /* Attention of a few queries over positions that share keys; kernels/attend.h. */
+    void (*attend)(const struct sl_attend *p, const float *keys, const float *values, int n_pos);
 };
 
 /* Fills k for a feature mask: the reference first, better paths overwrite slots. */

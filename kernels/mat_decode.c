@@ -130,3 +130,8 @@ void sl_mat_decode_row(const struct sl_mat *w, int row, float *out)
 {
     sl_mat_decode_cols(w, row, 0, w->cols, out);
 }
+
+void sl_decode_c(const struct sl_mat *w, int row0, int row1, int n, float *out, size_t ldo)
+{
+    for (int r = row0; r < row1; r++, out += ldo) sl_mat_decode_cols(w, r, 0, n, out);
+}

@@ -32,4 +32,10 @@ void sl_conv_c(float *y, const float *taps, const float *hist, size_t ldh, const
 void sl_kda_step_c(float *S, const float *q, const float *k, const float *v, const float *alpha,
                    float beta, float *o, int d);
 
+void sl_decode_c(const struct sl_mat *w, int row0, int row1, int n, float *out, size_t ldo);
+void sl_mm_c(const struct sl_mm *p);
+void sl_kda_rows_c(const struct sl_kda_rows *p);
+void sl_kda_commit_c(float *S, const float *tile, int n, int d, float *scratch);
+void sl_attend_c(const struct sl_attend *p, const float *keys, const float *values, int n_pos);
+
 #endif

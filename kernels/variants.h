@@ -2,6 +2,8 @@
 #ifndef SL_KERNELS_VARIANTS_H
 #define SL_KERNELS_VARIANTS_H
 
+#include "kernels/attend.h"
+#include "kernels/kda_tile.h"
 #include "kernels/kernels.h"
 
 #define SL_VARIANTS(isa)                                                                           \
@@ -23,7 +25,14 @@
                            const float *alpha, float beta, float *o, int d);                       \
     void sl_weighted_rows_##isa(float *y, const float *p, const float *v, size_t ldv, int n_rows,  \
                                 int n);                                                            \
-    void sl_softmax_##isa(float *x, int n, float scale)
+    void sl_softmax_##isa(float *x, int n, float scale);                                           \
+    void sl_decode_##isa(const struct sl_mat *w, int row0, int row1, int n, float *out,            \
+                         size_t ldo);                                                              \
+    void sl_mm_##isa(const struct sl_mm *p);                                                       \
+    void sl_kda_rows_##isa(const struct sl_kda_rows *p);                                           \
+    void sl_kda_commit_##isa(float *S, const float *tile, int n, int d, float *scratch);           \
+    void sl_attend_##isa(const struct sl_attend *p, const float *keys, const float *values,        \
+                         int n_pos)
 
 SL_VARIANTS(avx2);
 SL_VARIANTS(avx512);

@@ -1,7 +1,7 @@
 /* Four f32 lanes for the shared bodies (body_*.h): aarch64 NEON.
  *
  * vf_min and vf_max return b when either is a NaN, as the reference's comparisons do (fmin would
- * return the NaN). No operation here fuses a product with a sum: vmul and vadd, never vmla. */
+ * return the NaN). Only vf_fma fuses a product with a sum: elsewhere vmul and vadd, never vmla. */
 #ifndef SL_KERNELS_ARM_SIMD_NEON_H
 #define SL_KERNELS_ARM_SIMD_NEON_H
 
@@ -36,6 +36,11 @@ static inline vf vf_sub(vf a, vf b)
 static inline vf vf_mul(vf a, vf b)
 {
     return vmulq_f32(a, b);
+}
+/* a * b + c, rounded once */
+static inline vf vf_fma(vf a, vf b, vf c)
+{
+    return vfmaq_f32(c, a, b);
 }
 static inline vf vf_div(vf a, vf b)
 {

@@ -1,7 +1,7 @@
 /* Eight f32 lanes for the shared bodies (body_*.h): AVX2 names for the few operations they need.
  *
- * vf_min and vf_max return b when either is a NaN, as the reference's comparisons do. No operation
- * here fuses a product with a sum. */
+ * vf_min and vf_max return b when either is a NaN, as the reference's comparisons do. Only vf_fma
+ * fuses a product with a sum. */
 #ifndef SL_KERNELS_X86_SIMD_AVX2_H
 #define SL_KERNELS_X86_SIMD_AVX2_H
 
@@ -36,6 +36,11 @@ static inline vf vf_sub(vf a, vf b)
 static inline vf vf_mul(vf a, vf b)
 {
     return _mm256_mul_ps(a, b);
+}
+/* a * b + c, rounded once */
+static inline vf vf_fma(vf a, vf b, vf c)
+{
+    return _mm256_fmadd_ps(a, b, c);
 }
 static inline vf vf_div(vf a, vf b)
 {

@@ -34,6 +34,11 @@ static inline vf vf_mul(vf a, vf b)
 {
     return _mm512_mul_ps(a, b);
 }
+/* a * b + c, rounded once */
+static inline vf vf_fma(vf a, vf b, vf c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
 static inline vf vf_div(vf a, vf b)
 {
     return _mm512_div_ps(a, b);
