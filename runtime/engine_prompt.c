@@ -61,9 +61,9 @@ uint64_t sluice_prefix_suggest(sluice_pack *p, const sluice_options *opts)
     o.prefix_bytes = 0;
     if (sluice_plan(p, &o, &plan, NULL)) return 0;
     const uint64_t most = plan.n_slots * plan.slot_bytes / SUGGESTED_SHARE;
-    const uint64_t want = sl_prefix_bytes(c, o.prefix_block, plan.ctx, SUGGESTED_STATES);
+    const uint64_t want = sl_prefix_bytes(c, 0, o.prefix_block, plan.ctx, SUGGESTED_STATES);
     if (want <= most) return want;
-    return most >= sl_prefix_bytes(c, o.prefix_block, 0, 1) ? most : 0;
+    return most >= sl_prefix_bytes(c, 0, o.prefix_block, 0, 1) ? most : 0;
 }
 
 int sluice_prefix_keep(sluice_session *s, sluice_error *error)

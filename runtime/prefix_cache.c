@@ -24,7 +24,7 @@ uint64_t sl_prefix_block_bytes(const struct sl_prefix *p)
 
 uint64_t sl_prefix_snapshot_bytes(const struct sl_prefix *p, uint32_t n_tail)
 {
-    return sl_state_recurrent_bytes(p->cfg) + sl_state_row_bytes(p->cfg) * n_tail;
+    return sl_state_recurrent_bytes(p->cfg, p->form) + sl_state_row_bytes(p->cfg) * n_tail;
 }
 
 uint32_t sl_prefix_block_ids(const struct sl_prefix *p)
@@ -37,13 +37,14 @@ static uint32_t pages_of(uint64_t bytes)
     return (uint32_t)((bytes + SL_PREFIX_PAGE - 1) / SL_PREFIX_PAGE);
 }
 
-uint64_t sl_prefix_bytes(const struct sl_config *cfg, uint32_t block, uint64_t n_ids,
+uint64_t sl_prefix_bytes(const struct sl_config *cfg, unsigned form, uint32_t block, uint64_t n_ids,
                          uint64_t n_snapshots)
 {
     const uint64_t rows = sl_state_row_bytes(cfg);
     if (!block) block = SL_PREFIX_BLOCK;
     const uint64_t blocks = n_ids / block * pages_of(rows * block);
-    const uint64_t snapshots = n_snapshots * pages_of(sl_state_recurrent_bytes(cfg) + rows * block);
+    const uint64_t snapshots =
+        n_snapshots * pages_of(sl_state_recurrent_bytes(cfg, form) + rows * block);
     const uint64_t pages = (blocks + snapshots) * SL_PREFIX_PAGE;
     return pages + pages / (INDEX_SHARE - 1) + INDEX_LEAST + SL_PREFIX_PAGE;
 }
@@ -361,6 +362,7 @@ int sl_prefix_open(struct sl_prefix **out, const struct sl_config *cfg,
     if (!p) return sl_fail(err, SL_E_NOMEM, NULL, NULL, "no memory for the prefix cache");
     pthread_mutex_init(&p->lock, NULL);
     p->cfg = cfg;
+    p->form = o->form;
     p->block = block;
     p->dir_lock = -1;
     memcpy(p->identity, o->identity, sizeof p->identity);
@@ -442,6 +444,7 @@ static bool restore(struct sl_prefix *p, struct sl_prefix_snapshot *s, struct sl
             return false;
         }
     }
+    sl_state_place(st, s->position);
     if (s->place.pages) {
         copy_snapshot(p, s, st, true);
     } else if (!sl_prefix_read_snapshot(p, s, st)) {
@@ -449,8 +452,6 @@ static bool restore(struct sl_prefix *p, struct sl_prefix_snapshot *s, struct sl
         sl_prefix_drop(p, s);
         return false;
     }
-    st->position = s->position;
-    st->n_expanded = 0;
     touch(p, s);
     return true;
 }

@@ -6,8 +6,8 @@
  *
  * A recurrent state cannot be rewound, so that a prompt can go on only from a position where a snapshot
  * lies, and only while every block before it is there. A snapshot holds its last block, a block its
- * parent: rows live exactly as long as a snapshot needs them. At full size a snapshot is 465 MB and a
- * block 28 MB. Ids are compared in full: a hash only says where to look.
+ * parent: rows live exactly as long as a snapshot needs them. At full size a snapshot is 465 MB (690 MB with
+ * an open tile) and a block 28 MB. Ids are compared in full: a hash only says where to look.
  *
  * Memory is one mapping of fixed pages, sized by the planner, index included. The least recently used
  * snapshot leaves first: to files in opts.dir if there is one (a file a block, a file a snapshot, each
@@ -29,6 +29,7 @@ struct sl_prefix_opts {
     const char *dir;            /* NULL: no files; made if missing */
     uint64_t disk_bytes;        /* ceiling on the files, 0: 8 times the memory */
     uint32_t block;             /* ids, 0: SL_PREFIX_BLOCK */
+    unsigned form;              /* of the states (runtime/state.h) */
     unsigned char identity[32]; /* of the weights that states were computed with */
 };
 
@@ -41,7 +42,7 @@ void sl_prefix_close(
     struct sl_prefix *p); /* NULL is fine; with a folder, memory is written out first */
 
 /* Bytes of memory that n_snapshots states take that share one sequence of n_ids, for defaults. */
-uint64_t sl_prefix_bytes(const struct sl_config *cfg, uint32_t block, uint64_t n_ids,
+uint64_t sl_prefix_bytes(const struct sl_config *cfg, unsigned form, uint32_t block, uint64_t n_ids,
                          uint64_t n_snapshots);
 
 uint32_t sl_prefix_block_ids(const struct sl_prefix *p); /* ids a block */

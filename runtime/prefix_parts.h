@@ -47,6 +47,7 @@ struct sl_prefix {
     pthread_mutex_t lock;
     const struct sl_config *cfg;
     uint32_t block;
+    unsigned form;
     unsigned char identity[32];
 
     struct sl_arena arena;

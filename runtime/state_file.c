@@ -30,7 +30,7 @@ struct state_header {
     uint32_t trunk_crc32;     /* of the trunk tensors' own crc32s, in file order */
     uint32_t has_logits;
     uint32_t note_bytes;
-    uint32_t reserved;
+    uint32_t fast; /* 1: with an open tile, of the fast path */
 };
 _Static_assert(sizeof(struct state_header) == 64, "on disk");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "structs go to the file as they lie");
@@ -82,6 +82,7 @@ static void fill_header(struct state_header *h, const struct sluice_session *s)
     h->vocab = (uint32_t)pack->cfg.vocab_size;
     h->position = s->state->position;
     h->has_logits = s->last != NULL;
+    h->fast = (s->state->form & SL_STATE_FAST) != 0;
     const char *hex = pack->source_sha256;
     for (size_t i = 0; i < sizeof h->source && hex[2 * i] && hex[2 * i + 1]; i++)
         h->source[i] = (unsigned char)(hex_digit(hex[2 * i]) << 4 | hex_digit(hex[2 * i + 1]));
@@ -165,6 +166,10 @@ static int check_identity(const struct state_header *h, const struct sluice_sess
     if (h->trunk_crc32 != want.trunk_crc32)
         return sl_fail(err, SL_E_SOURCE, path, "trunk",
                        "was saved with another pack of this model (its trunk differs)");
+    if (h->fast != want.fast)
+        return sl_fail(err, SL_E_SOURCE, path, "path",
+                       want.fast ? "was saved on the exact path: go on with --exact"
+                                 : "was saved on the fast path: go on without --exact");
     if (h->position > s->plan.info.ctx)
         return sl_fail(err, SL_E_CTX, path, "position", "%llu is beyond --ctx %llu",
                        (unsigned long long)h->position, (unsigned long long)s->plan.info.ctx);
@@ -252,8 +257,7 @@ static int load(struct sluice_session *s, struct transfer *t, void **note, size_
     /* From here on only the drive can fail; a half-loaded state then needs a reset. */
     s->spoiled = true;
     s->last = NULL;
-    s->state->position = h.position;
-    s->state->n_expanded = 0;
+    sl_state_place(s->state, h.position);
     t->at = sizeof h;
     rc = sl_state_each(s->state, read_piece, t);
     if (!rc && h.has_logits) rc = read_piece(t, s->rows, (uint64_t)h.vocab * sizeof(float));

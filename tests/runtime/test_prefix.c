@@ -238,7 +238,7 @@ static size_t least_memory(int snapshots, int ids)
     struct sl_err err = {0};
     if (sl_pack_open(&p, pack_path, NULL, 0, &err)) fail_msg("%s", err.text);
     c = p->cfg;
-    size_t n = sl_prefix_bytes(&c, BLOCK, (uint64_t)ids, (uint64_t)snapshots);
+    size_t n = sl_prefix_bytes(&c, 0, BLOCK, (uint64_t)ids, (uint64_t)snapshots);
     sl_pack_close(p);
     return n;
 }

@@ -50,23 +50,42 @@ static void released_shape(void **state)
     assert_int_equal(b.mla_expanded, 0);
 }
 
+/* The fast form: a tile beside each S, and 16 rows of history more to go back. */
+static void released_shape_fast(void **state)
+{
+    (void)state;
+    struct sl_config c;
+    struct sl_state_bytes b;
+    sl_config_k3(&c);
+    sl_state_price(&c, 1000, SL_STATE_FAST, &b);
+    assert_int_equal(b.kda, 434110464 + 69ull * 96 * 3 * 16 * 128 * 4);
+    assert_int_equal(b.conv, 30523392);
+    assert_int_equal(b.mla_expanded, 0);
+    assert_int_equal(sl_state_recurrent_bytes(&c, SL_STATE_FAST), b.kda + b.conv);
+    sl_state_price(&c, 1000, SL_STATE_FAST | SL_STATE_REWIND, &b);
+    assert_int_equal(b.conv, 30523392 / 3 * 19);
+    assert_int_equal(sl_state_recurrent_bytes(&c, SL_STATE_FAST | SL_STATE_REWIND),
+                     b.kda + 30523392);
+}
+
 static void price_is_what_is_taken(void **state)
 {
     (void)state;
     static const uint64_t sizes[] = {1, 7, 100, 4097};
     struct golden_engine e;
     golden_open(&e, pack, &(struct golden_opts){0});
-    for (int i = 0; i < 8; i++) {
-        const bool expanded = i & 1;
-        const uint64_t ctx = sizes[i / 2];
+    for (int i = 0; i < 32; i++) {
+        const unsigned form = (unsigned)i % 8;
+        const bool expanded = form & SL_STATE_EXPANDED;
+        const uint64_t ctx = sizes[i / 8];
         struct sl_state_bytes b;
         struct sl_state *s;
         struct sl_arena a;
         struct sl_err err = {0};
-        sl_state_price(&e.pack->cfg, ctx, expanded, &b);
+        sl_state_price(&e.pack->cfg, ctx, form, &b);
         const uint64_t want = b.kda + b.conv + b.mla_rows + b.mla_expanded + b.tables;
         assert_int_equal(sl_arena_init(&a, want, "test", &err), 0);
-        assert_int_equal(sl_state_open(&s, &e.pack->cfg, ctx, expanded, &a, &err), 0);
+        assert_int_equal(sl_state_open(&s, &e.pack->cfg, ctx, form, &a, &err), 0);
         assert_int_equal(a.used, want);
         assert_int_equal(s->ctx, ctx);
         assert_true((s->mla_expanded != NULL) == expanded);
@@ -74,7 +93,7 @@ static void price_is_what_is_taken(void **state)
         /* A page less holds nothing of it. */
         if (want <= 4096) continue;
         assert_int_equal(sl_arena_init(&a, want - 4096, "test", &err), 0);
-        assert_int_equal(sl_state_open(&s, &e.pack->cfg, ctx, expanded, &a, &err), SL_E_BUDGET);
+        assert_int_equal(sl_state_open(&s, &e.pack->cfg, ctx, form, &a, &err), SL_E_BUDGET);
         assert_null(s);
         assert_int_equal(a.used, 0);
         assert_non_null(strstr(err.text, "do not fit the arena"));
@@ -223,8 +242,9 @@ static void reset_forgets(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(released_shape),    cmocka_unit_test(price_is_what_is_taken),
-        cmocka_unit_test(absurd_contexts),   cmocka_unit_test(go_on_elsewhere),
-        cmocka_unit_test(rewind_and_differ), cmocka_unit_test(reset_forgets)};
+        cmocka_unit_test(released_shape),         cmocka_unit_test(released_shape_fast),
+        cmocka_unit_test(price_is_what_is_taken), cmocka_unit_test(absurd_contexts),
+        cmocka_unit_test(go_on_elsewhere),        cmocka_unit_test(rewind_and_differ),
+        cmocka_unit_test(reset_forgets)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
