@@ -98,7 +98,7 @@ int sl_graph_check(struct sl_graph *g, int layer, const char *what, struct sl_er
         return sl_fail(err, SL_E_INTR, NULL, NULL, "interrupted");
     const int tok = atomic_load_explicit(&g->bad, memory_order_relaxed);
     if (tok == INT_MAX) return 0;
-    const unsigned long long pos = g->pos + (uint64_t)tok;
+    const unsigned long long pos = sl_graph_position(g, tok);
     char field[64];
     if (layer < 0)
         snprintf(field, sizeof field, "model");
@@ -137,6 +137,30 @@ void sl_graph_deal(struct sl_graph *g, int n_spans, sl_task_fn fn, void *ctx)
 {
     struct region r = {g, fn, ctx};
     sl_numa_deal(g->pool, g->n_nodes, g->spans, n_spans, region_task, &r);
+}
+
+/* Bytes of one token's row. */
+static size_t point_bytes(const struct sl_graph *g, enum sl_point point)
+{
+    if (point == SL_POINT_ROUTE) return sizeof(struct sl_route);
+    return sizeof(float) *
+           (size_t)(point == SL_POINT_LATENT ? g->c->latent_size : g->c->hidden_size);
+}
+
+void sl_graph_see(struct sl_graph *g, enum sl_point point, int layer, const void *data)
+{
+    if (!g->observer.see) return;
+    for (int i = 0; i < g->n_parts; i++) {
+        const struct sl_part *p = &g->part[i];
+        g->seen = p->st;
+        g->observer.see(g->observer.ctx, point, layer, p->pos, p->n,
+                        (const unsigned char *)data + (size_t)p->tok * point_bytes(g, point));
+    }
+}
+
+const struct sl_state *sl_graph_seen(const struct sl_graph *g)
+{
+    return g->seen;
 }
 
 /* The stream after the layer, token by token in one piece (y is free then). */
@@ -216,9 +240,8 @@ static int panel_after(const struct sl_graph *g, int at)
     return g->n_chunk - at < g->use.n_panel ? g->n_chunk - at : g->use.n_panel;
 }
 
-/* What a layer does panel by panel before its experts are known. Positions whose keys are expanded
- * already are counted for all layers together; inside a layer they grow by panels. */
-static int run_panels(struct sl_graph *g, uint64_t n_expanded, struct sl_err *err)
+/* What a layer does panel by panel before its experts are known. */
+static int run_panels(struct sl_graph *g, struct sl_err *err)
 {
     const int n_banked = g->n_banked;
     int rc = 0;
@@ -227,7 +250,6 @@ static int run_panels(struct sl_graph *g, uint64_t n_expanded, struct sl_err *er
         const double stall = stalled(g);
         sl_graph_view(g, at, panel_after(g, at));
         g->n_banked = n_banked;
-        g->st->n_expanded = at ? g->pos : n_expanded;
         rc = run_attention(g, err);
         const double middle = now_seconds();
         const double waited = stalled(g) - stall;
@@ -237,7 +259,6 @@ static int run_panels(struct sl_graph *g, uint64_t n_expanded, struct sl_err *er
         g->stages.experts += now_seconds() - middle - (all_waited - waited);
         g->stages.waiting += all_waited;
     }
-    g->st->n_expanded = n_expanded;
     return rc;
 }
 
@@ -258,52 +279,62 @@ static int run_experts(struct sl_graph *g, struct sl_err *err)
     return rc;
 }
 
-static int run_layer(struct sl_graph *g, int l, uint64_t n_expanded, struct sl_err *err)
+static int run_layer(struct sl_graph *g, int l, struct sl_err *err)
 {
     if (sl_interrupted()) return sl_fail(err, SL_E_INTR, NULL, NULL, "interrupted");
     g->l = l;
     g->layer = &g->m->layers[l];
-    int rc = run_panels(g, n_expanded, err);
+    int rc = run_panels(g, err);
     if (!rc && g->layer->is_moe) rc = run_experts(g, err);
     return rc ? rc : failure(g, err);
 }
 
-/* Final mix, norm and head of the last tokens of the panel in view (all tokens of the mix when someone
- * looks); logits of its first one that has any. */
-static int run_head(struct sl_graph *g, float *logits, int n_logits, struct sl_err *err)
+/* Tokens in view whose logits are asked for, to toks. */
+static int list_logits(const struct sl_graph *g, int *toks)
+{
+    int n = 0;
+    for (int i = 0; i < g->n_seqs; i++) {
+        const struct sl_part *s = &g->seq[i];
+        const int end = s->tok + s->n - g->at;
+        int t = end - s->n_logits;
+        for (t = t < 0 ? 0 : t; t < end && t < g->n; t++) toks[n++] = t;
+    }
+    return n;
+}
+
+/* Final mix, norm and head of n tokens of the panel in view (all tokens of the mix when someone looks). */
+static int run_head(struct sl_graph *g, const int *toks, int n, float *logits, struct sl_err *err)
 {
     const bool seen = g->observer.see != NULL;
-    if (!n_logits && !seen) return 0;
-    const int first = g->n - n_logits;
-    int rc = sl_graph_final(g, seen ? 0 : first, err);
+    if (!n && !seen) return 0;
+    int rc = sl_graph_final(g, seen ? NULL : toks, seen ? g->n : n, err);
     if (rc) return rc;
     sl_graph_see(g, SL_POINT_FINAL, g->c->n_layers, g->x);
-    if (!n_logits) return 0;
+    if (!n) return 0;
     const size_t hidden = (size_t)g->c->hidden_size;
+    for (int i = 0; seen && i < n; i++) /* toks[i] >= i, and rising */
+        memmove(g->x + (size_t)i * hidden, g->x + (size_t)toks[i] * hidden, sizeof(float) * hidden);
     g->segs[0] = (struct sl_seg){.w = &g->m->head,
-                                 .x = g->x + (size_t)first * hidden,
+                                 .x = g->x,
                                  .ldx = hidden,
                                  .ldy = (size_t)g->c->vocab_size,
-                                 .n_tok = n_logits,
+                                 .n_tok = n,
                                  .post = SL_POST_FINITE};
     g->segs[0].y = logits;
     sl_graph_mul(g, g->segs, 1);
     return sl_graph_check(g, -1, "a logit", err);
 }
 
-static int run_heads(struct sl_graph *g, float *logits, int n_logits, struct sl_err *err)
+static int run_heads(struct sl_graph *g, float *logits, struct sl_err *err)
 {
     const double start = now_seconds();
     const double stall = stalled(g);
-    const int first = g->n_chunk - n_logits;
     int rc = 0;
     for (int at = 0; at < g->n_chunk && !rc; at += g->use.n_panel) {
         sl_graph_view(g, at, panel_after(g, at));
-        const int end = at + g->n;
-        const int n = end <= first ? 0 : first > at ? end - first : g->n;
-        float *rows =
-            logits && n ? logits + (size_t)(end - n - first) * (size_t)g->c->vocab_size : NULL;
-        rc = run_head(g, rows, n, err);
+        const int n = list_logits(g, g->use.with_logits);
+        rc = run_head(g, g->use.with_logits, n, logits, err);
+        if (n) logits += (size_t)n * (size_t)g->c->vocab_size;
     }
     const double waited = stalled(g) - stall;
     g->stages.head += now_seconds() - start - waited;
@@ -312,35 +343,40 @@ static int run_heads(struct sl_graph *g, float *logits, int n_logits, struct sl_
 }
 
 /* Which matrices the chunk will use, and how often: a panel passes over a layer's once. */
-static void begin_stream(struct sl_graph *g, int n_logits)
+static void begin_stream(struct sl_graph *g)
 {
     if (!g->store) return;
-    const int last = g->n_chunk - n_logits; /* first token with logits, and its panel */
     const int panels = (g->n_chunk + g->use.n_panel - 1) / g->use.n_panel;
-    const bool head = n_logits && g->m->n_parts > g->m->n_layer_parts;
+    int heads = 0; /* panels with logits */
+    for (int at = 0; at < g->n_chunk; at += g->use.n_panel) {
+        sl_graph_view(g, at, panel_after(g, at));
+        heads += list_logits(g, g->use.with_logits) > 0;
+    }
+    const bool head = heads && g->m->n_parts > g->m->n_layer_parts;
     const struct sl_stream_pass pass = {.n_parts = head ? g->m->n_parts : g->m->n_layer_parts,
                                         .rounds = panels,
-                                        .last_rounds =
-                                            head ? panels - last / g->use.n_panel : panels};
+                                        .last_rounds = head ? heads : panels};
     sl_stream_begin(g->store, &pass);
 }
 
-static int check_chunk(const struct sl_graph *g, const struct sl_state *st, const int32_t *ids,
-                       int n, int n_logits, struct sl_err *err)
+static int check_seq(const struct sl_graph *g, const struct sl_graph_seq *s, const int32_t *ids,
+                     struct sl_err *err)
 {
-    if (n < 1 || n > g->use.n)
-        return sl_fail(err, SL_E_ARG, NULL, "chunk", "%d tokens is outside 1 to %d", n, g->use.n);
-    if (n_logits < 0 || n_logits > n)
-        return sl_fail(err, SL_E_ARG, NULL, "logits", "%d rows of %d tokens", n_logits, n);
+    const struct sl_state *st = s->st;
+    if (s->n < 1 || s->n > g->use.n)
+        return sl_fail(err, SL_E_ARG, NULL, "chunk", "%d tokens is outside 1 to %d", s->n,
+                       g->use.n);
+    if (s->n_logits < 0 || s->n_logits > s->n)
+        return sl_fail(err, SL_E_ARG, NULL, "logits", "%d rows of %d tokens", s->n_logits, s->n);
     if (st->ctx > g->o.max_ctx)
         return sl_fail(err, SL_E_ARG, NULL, "ctx", "a state of %llu positions, a graph of %llu",
                        (unsigned long long)st->ctx, (unsigned long long)g->o.max_ctx);
-    if (st->position > st->ctx || (uint64_t)n > st->ctx - st->position)
+    if (st->position > st->ctx || (uint64_t)s->n > st->ctx - st->position)
         return sl_fail(err, SL_E_CTX, NULL, "ctx",
-                       "%d tokens after position %llu do not fit the context of %llu", n,
+                       "%d tokens after position %llu do not fit the context of %llu", s->n,
                        (unsigned long long)st->position, (unsigned long long)st->ctx);
     unsigned long long pos = st->position;
-    for (int i = 0; i < n; i++, pos++)
+    for (int i = 0; i < s->n; i++, pos++)
         if (ids[i] < 0 || ids[i] >= g->c->vocab_size)
             return sl_fail(err, SL_E_ARG, NULL, "token id",
                            "%d at position %llu is outside 0 to %d", ids[i], pos,
@@ -348,31 +384,71 @@ static int check_chunk(const struct sl_graph *g, const struct sl_state *st, cons
     return 0;
 }
 
-int sl_graph_feed(struct sl_graph *g, struct sl_state *st, const int32_t *ids, int n, float *logits,
-                  int n_logits, struct sl_err *err)
+/* Lays the sequences out as parts of the chunk. */
+static int take_seqs(struct sl_graph *g, const struct sl_graph_seq *seqs, int n_seqs,
+                     const int32_t *ids, bool logits, struct sl_err *err)
 {
-    if (!logits) n_logits = 0;
-    int rc = check_chunk(g, st, ids, n, n_logits, err);
-    if (rc) return rc;
-    g->st = st;
+    if (n_seqs < 1 || n_seqs > SL_GRAPH_SEQS)
+        return sl_fail(err, SL_E_ARG, NULL, "sequences", "%d is outside 1 to %d", n_seqs,
+                       SL_GRAPH_SEQS);
+    if (n_seqs > 1 && g->observer.hidden)
+        return sl_fail(err, SL_E_ARG, NULL, "sequences", "%d while inner rows are observed",
+                       n_seqs);
+    int n = 0;
+    for (int i = 0; i < n_seqs; i++) {
+        const struct sl_graph_seq *s = &seqs[i];
+        int rc = check_seq(g, s, ids + n, err);
+        if (rc) return rc;
+        if (n > g->use.n - s->n)
+            return sl_fail(err, SL_E_ARG, NULL, "chunk", "more than %d tokens of %d sequences",
+                           g->use.n, n_seqs);
+        for (int j = 0; j < i; j++)
+            if (seqs[j].st == s->st)
+                return sl_fail(err, SL_E_ARG, NULL, "sequences", "%d and %d are one state", j, i);
+        g->seq[i] = (struct sl_part){.st = s->st,
+                                     .tok = n,
+                                     .n = s->n,
+                                     .pos = s->st->position,
+                                     .n_expanded = s->st->n_expanded,
+                                     .n_logits = logits ? s->n_logits : 0};
+        if (s->st->n_expanded > s->st->position) /* rewound: refill */
+            g->seq[i].n_expanded = s->st->position;
+        n += s->n;
+    }
+    g->n_seqs = n_seqs;
     g->n_chunk = n;
-    g->chunk_pos = st->position;
+    return 0;
+}
+
+int sl_graph_feed_many(struct sl_graph *g, const struct sl_graph_seq *seqs, int n_seqs,
+                       const int32_t *ids, float *logits, struct sl_err *err)
+{
+    int rc = take_seqs(g, seqs, n_seqs, ids, logits != NULL, err);
+    if (rc) return rc;
     atomic_store_explicit(&g->bad, INT_MAX, memory_order_relaxed);
     atomic_store_explicit(&g->bad_routes, false, memory_order_relaxed);
     atomic_store_explicit(&g->stopped, false, memory_order_relaxed);
     atomic_store_explicit(&g->failed, false, memory_order_relaxed);
-    begin_stream(g, n_logits);
-    if (st->n_expanded > st->position) st->n_expanded = st->position; /* rewound: refill */
+    begin_stream(g);
     const double at = now_seconds();
-    sl_graph_view(g, 0, n);
+    sl_graph_view(g, 0, g->n_chunk);
     sl_graph_embed(g, ids);
     g->stages.attention += now_seconds() - at;
-    for (int l = 0; l < g->c->n_layers && !rc; l++) rc = run_layer(g, l, st->n_expanded, err);
-    if (!rc) rc = run_heads(g, logits, n_logits, err);
+    for (int l = 0; l < g->c->n_layers && !rc; l++) rc = run_layer(g, l, err);
+    if (!rc) rc = run_heads(g, logits, err);
     if (!rc && atomic_load_explicit(&g->stopped, memory_order_relaxed))
         rc = sl_fail(err, SL_E_INTR, NULL, NULL, "interrupted");
     if (rc) return rc;
-    st->position += (uint64_t)n;
-    st->n_expanded = st->position;
+    for (int i = 0; i < n_seqs; i++) {
+        seqs[i].st->position += (uint64_t)seqs[i].n;
+        seqs[i].st->n_expanded = seqs[i].st->position;
+    }
     return 0;
+}
+
+int sl_graph_feed(struct sl_graph *g, struct sl_state *st, const int32_t *ids, int n, float *logits,
+                  int n_logits, struct sl_err *err)
+{
+    const struct sl_graph_seq one = {st, n, logits ? n_logits : 0};
+    return sl_graph_feed_many(g, &one, 1, ids, logits, err);
 }

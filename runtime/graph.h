@@ -5,6 +5,10 @@
  * position never change a bit. Layer-major inside a chunk: each layer is finished for all its tokens
  * before the next, so an expert is read once a chunk.
  *
+ * A chunk may hold tokens of several sequences, each with its own state: projections, router, experts and
+ * head run over all of them together, so that a step reads and decodes an expert once for all; attention
+ * runs a sequence at a time. What a sequence gets is what it gets alone, bit for bit.
+ *
  * A chunk is walked in panels of at most max_chunk tokens, which is what the graph has memory for. With
  * lent memory (a few buffers for every token) chunks are longer than a panel. */
 #ifndef SL_RUNTIME_GRAPH_H
@@ -18,7 +22,8 @@
 
 /* Values seen on the way, for golden tests, traces and calibration. Called in token order from the
  * calling thread, panel by panel; data is valid during the call. Of a chunk of several panels the
- * points up to ROUTE come for all panels, then HIDDEN, then the others. */
+ * points up to ROUTE come for all panels, then HIDDEN, then the others. Of a chunk of several sequences
+ * each has its own call (sl_graph_seen says which). */
 enum sl_point {
     SL_POINT_ATTN_IN,  /* [n][hidden] normed input of attention */
     SL_POINT_ATTN_OUT, /* [n][hidden] after o_proj */
@@ -47,8 +52,10 @@ struct sl_observer {
     void (*see)(void *ctx, enum sl_point point, int layer, uint64_t position, int n_tokens,
                 const void *data);
     void *ctx;
-    bool hidden; /* report SL_POINT_HIDDEN too; all experts are then computed row by row */
-    bool ahead;  /* report SL_POINT_AHEAD too */
+    /* Report SL_POINT_HIDDEN too; all experts are then computed row by row, and a chunk may have one
+     * sequence only. */
+    bool hidden;
+    bool ahead; /* report SL_POINT_AHEAD too */
 };
 
 struct sl_graph;
@@ -64,6 +71,9 @@ int sl_graph_open(struct sl_graph **out, const struct sl_model *m, const struct 
                   const struct sl_graph_opts *o, struct sl_err *err);
 void sl_graph_close(struct sl_graph *g);
 void sl_graph_observe(struct sl_graph *g, const struct sl_observer *o); /* NULL: none */
+
+/* During a call of the observer: the state whose tokens it shows. */
+const struct sl_state *sl_graph_seen(const struct sl_graph *g);
 
 /* Routes decided outside (comparisons where flipped experts would hide everything else): fn writes the
  * top_k distinct ids of a token, best first, and returns true; false leaves the choice to the router.
@@ -109,6 +119,17 @@ const uint16_t *sl_graph_routes(const struct sl_graph *g);
 /* Feeds n <= sl_graph_chunk() tokens at state->position and advances it. logits: NULL for none; otherwise
  * rows for the last n_logits tokens, [n_logits][vocab]. On error or interrupt the state is spoiled and
  * must be reset or restored by the caller (SL_E_INTR within a task of one layer). */
+#define SL_GRAPH_SEQS 64
+struct sl_graph_seq {
+    struct sl_state *st; /* its tokens follow st->position */
+    int n;               /* tokens, 1 or more */
+    int n_logits;        /* rows for its last tokens, 0 to n */
+};
+/* The same for n_seqs sequences with a state each, at most SL_GRAPH_SEQS and together at most
+ * sl_graph_chunk() tokens. ids and logits follow each other in the order of seqs. On error all their
+ * states are spoiled, unless it is SL_E_ARG or SL_E_CTX: then nothing happened. */
+int sl_graph_feed_many(struct sl_graph *g, const struct sl_graph_seq *seqs, int n_seqs,
+                       const int32_t *ids, float *logits, struct sl_err *err);
 int sl_graph_feed(struct sl_graph *g, struct sl_state *st, const int32_t *ids, int n, float *logits,
                   int n_logits, struct sl_err *err);
 

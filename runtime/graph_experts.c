@@ -127,7 +127,7 @@ static void see_hidden(struct sl_graph *g, int expert, int n, int used)
     const size_t width = (size_t)g->c->moe_intermediate_size;
     const struct sl_hidden h = {
         .expert = expert, .rows = g->moe.hidden[0] + (size_t)used * width, .ld = width};
-    g->observer.see(g->observer.ctx, SL_POINT_HIDDEN, g->l, g->pos, n, &h);
+    g->observer.see(g->observer.ctx, SL_POINT_HIDDEN, g->l, sl_graph_position(g, 0), n, &h);
 }
 
 /* All pairs of the batch, which fit the buffers, and the shared experts. */

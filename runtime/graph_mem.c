@@ -39,7 +39,7 @@ static void lay_out_kda(struct sl_kda_bufs *b, const struct sl_config *c, uint64
                         struct carver *m)
 {
     const uint64_t channels = (uint64_t)c->kda_heads * (uint64_t)c->kda_head_dim;
-    for (int i = 0; i < 3; i++) b->z[i] = floats(m, n + (uint64_t)c->conv_kernel - 1, channels);
+    for (int i = 0; i < 3; i++) b->z[i] = floats(m, n, channels);
     b->f_a = floats(m, n, (uint64_t)c->kda_head_dim);
     b->b = floats(m, n, (uint64_t)c->kda_heads);
     b->gate = floats(m, n, channels);
@@ -48,6 +48,7 @@ static void lay_out_kda(struct sl_kda_bufs *b, const struct sl_config *c, uint64
 static void lay_out_mla(struct sl_mla_bufs *b, const struct sl_config *c, uint64_t n,
                         struct carver *m)
 {
+    b->kv = floats(m, n, (uint64_t)c->kv_lora_rank + (uint64_t)c->qk_rope_dim);
     b->q_a = floats(m, n, (uint64_t)c->q_lora_rank);
     b->q = floats(m, n, (uint64_t)c->n_heads * (uint64_t)(c->qk_nope_dim + c->qk_rope_dim));
     b->gate = floats(m, n, (uint64_t)c->n_heads * (uint64_t)c->v_head_dim);
@@ -134,6 +135,7 @@ static void lay_out_panel(struct sl_graph *g, struct sl_graph_bufs *b, uint64_t 
     b->n_panel = (int)n;
     b->x = floats(m, n, hidden);
     b->y = floats(m, n, hidden);
+    b->with_logits = ints(m, n, 1);
     lay_out_sublayers(g, b, n, m);
 }
 
@@ -231,6 +233,25 @@ const uint16_t *sl_graph_routes(const struct sl_graph *g)
     return g->use.kept;
 }
 
+/* What of each sequence lies in view. Before its first token here are those of earlier panels, whose keys
+ * are expanded by now. */
+static void view_parts(struct sl_graph *g)
+{
+    g->n_parts = 0;
+    for (int i = 0; i < g->n_seqs; i++) {
+        const struct sl_part *s = &g->seq[i];
+        const int from = s->tok > g->at ? s->tok : g->at;
+        const int to = s->tok + s->n < g->at + g->n ? s->tok + s->n : g->at + g->n;
+        if (from >= to) continue;
+        const uint64_t pos = s->pos + (uint64_t)(from - s->tok);
+        g->part[g->n_parts++] = (struct sl_part){.st = s->st,
+                                                 .tok = from - g->at,
+                                                 .n = to - from,
+                                                 .pos = pos,
+                                                 .n_expanded = from > s->tok ? pos : s->n_expanded};
+    }
+}
+
 void sl_graph_view(struct sl_graph *g, int at, int n)
 {
     const struct sl_graph_bufs *b = &g->use;
@@ -238,7 +259,7 @@ void sl_graph_view(struct sl_graph *g, int at, int n)
     const size_t t = (size_t)at;
     g->at = at;
     g->n = n;
-    g->pos = g->chunk_pos + (uint64_t)at;
+    view_parts(g);
     g->stream = b->stream + t * g->ld_stream;
     g->rms = b->rms + t * (size_t)g->n_slots;
     g->x = b->x;

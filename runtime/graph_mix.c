@@ -20,7 +20,8 @@ struct mix_job {
     struct sl_graph *g;
     const float *w;    /* [hidden] mix weight; NULL: take p as it is (nothing is banked) */
     const float *norm; /* [hidden] weight of the norm that follows */
-    int first;         /* token */
+    const int *toks;   /* [n] these tokens alone, x one behind the other; NULL: tokens 0..n-1 */
+    int n;
 };
 
 /* Root mean square of p, kept; notes a token whose p is not finite. */
@@ -34,14 +35,14 @@ static void measure(struct sl_graph *g, int tok)
         sqrtf(sum / (float)hidden + (float)g->c->rms_norm_eps);
 }
 
-static void mix_token(const struct mix_job *job, int tok)
+static void mix_token(const struct mix_job *job, int tok, int row)
 {
     struct sl_graph *g = job->g;
     const int hidden = g->c->hidden_size;
     const int n = g->n_banked + 1;
     const float *v = g->stream + (size_t)tok * g->ld_stream;
     const float *rms = g->rms + (size_t)tok * (size_t)g->n_slots;
-    float *x = g->x + (size_t)tok * (size_t)hidden;
+    float *x = g->x + (size_t)row * (size_t)hidden;
     measure(g, tok);
     if (!job->w) {
         g->k.rmsnorm(x, sl_graph_partial(g, tok), job->norm, hidden, (float)g->c->rms_norm_eps);
@@ -61,15 +62,14 @@ static void mix_task(void *ctx, int task, int worker)
 {
     (void)worker;
     const struct mix_job *job = ctx;
-    const int from = job->first + task * TOKENS_A_TASK;
-    const int to = from + TOKENS_A_TASK < job->g->n ? from + TOKENS_A_TASK : job->g->n;
-    for (int tok = from; tok < to; tok++) mix_token(job, tok);
+    const int from = task * TOKENS_A_TASK;
+    const int to = from + TOKENS_A_TASK < job->n ? from + TOKENS_A_TASK : job->n;
+    for (int i = from; i < to; i++) mix_token(job, job->toks ? job->toks[i] : i, i);
 }
 
 static void run_mix(struct mix_job *job)
 {
-    const int n = job->g->n - job->first;
-    sl_graph_run(job->g, (n + TOKENS_A_TASK - 1) / TOKENS_A_TASK, mix_task, job);
+    sl_graph_run(job->g, (job->n + TOKENS_A_TASK - 1) / TOKENS_A_TASK, mix_task, job);
 }
 
 struct embed_job {
@@ -120,7 +120,7 @@ void sl_graph_embed(struct sl_graph *g, const int32_t *ids)
 int sl_graph_attn_in(struct sl_graph *g, struct sl_err *err)
 {
     const struct sl_layer *w = g->layer;
-    struct mix_job job = {g, g->n_banked ? w->attn_mix : NULL, w->input_norm, 0};
+    struct mix_job job = {g, g->n_banked ? w->attn_mix : NULL, w->input_norm, NULL, g->n};
     run_mix(&job);
     if (w->opens_block)
         g->n_banked++; /* p as it was is banked; a new one starts in the next slot */
@@ -129,14 +129,14 @@ int sl_graph_attn_in(struct sl_graph *g, struct sl_err *err)
 
 int sl_graph_ffn_in(struct sl_graph *g, struct sl_err *err)
 {
-    struct mix_job job = {g, g->layer->ffn_mix, g->layer->post_norm, 0};
+    struct mix_job job = {g, g->layer->ffn_mix, g->layer->post_norm, NULL, g->n};
     run_mix(&job);
     return sl_graph_check(g, g->l, "output of attention", err);
 }
 
-int sl_graph_final(struct sl_graph *g, int first, struct sl_err *err)
+int sl_graph_final(struct sl_graph *g, const int *toks, int n, struct sl_err *err)
 {
-    struct mix_job job = {g, g->m->out_mix, g->m->final_norm, first};
+    struct mix_job job = {g, g->m->out_mix, g->m->final_norm, toks, n};
     run_mix(&job);
     return sl_graph_check(g, g->c->n_layers - 1, "output of the FFN", err);
 }

@@ -1,9 +1,10 @@
 /* Gated MLA sublayer (spec 3.4), expanded: keys and values of every position, in position order.
  *
- *   region 1   rows    q_a, kv_a and gate projections of all tokens; kv_a lands in the state's rows
- *   region 2   tokens  norms of q_a and of the latent
+ *   region 1   rows    q_a, kv_a and gate projections of all tokens
+ *   region 2   tokens  norms of q_a and of the latent, which goes into its sequence's rows
  *   region 3   rows    q_b: the queries of all heads and tokens
- *   region 4   heads   expansion of keys and values, scores, softmax, weighted values, gate
+ *   region 4   heads   expansion of keys and values, scores, softmax, weighted values, gate; of each
+ *                      sequence
  *   region 5   rows    o_proj, added to the stream
  *
  * No region but the heads' needs a whole matrix at a time, and a head needs its own rows of kv_b alone:
@@ -42,11 +43,12 @@ struct heads {
 
 struct head {
     struct sl_graph *g;
+    const struct sl_part *part; /* one sequence's tokens */
     int h;
     struct sl_mat w_k, w_v; /* this head's rows of kv_b */
     struct head_bufs b;
     float *keys, *values; /* of all positions when they fit (cache or scratch), else NULL */
-    size_t n_pos;         /* positions after the chunk */
+    size_t n_pos;         /* positions after the part */
     size_t kd, vd;        /* width of a key, of a value */
 };
 
@@ -82,9 +84,9 @@ static size_t row_floats(const struct sl_config *c)
     return (size_t)c->kv_lora_rank + (size_t)c->qk_rope_dim;
 }
 
-static float *latent_row(const struct sl_graph *g, uint64_t pos)
+static float *latent_row(const struct sl_graph *g, const struct sl_part *p, uint64_t pos)
 {
-    return g->st->mla_rows[g->l] + pos * row_floats(g->c);
+    return p->st->mla_rows[g->l] + pos * row_floats(g->c);
 }
 
 static void project(struct sl_graph *g)
@@ -107,7 +109,7 @@ static void project(struct sl_graph *g)
     }
     g->segs[n] = in;
     g->segs[n].w = &w->kv_a;
-    g->segs[n].y = latent_row(g, g->pos);
+    g->segs[n].y = g->mla.kv;
     g->segs[n++].ldy = row_floats(c);
     sl_graph_mul(g, g->segs, n);
 }
@@ -121,8 +123,11 @@ static void norm_task(void *ctx, int task, int worker)
     const float eps = (float)c->mla_norm_eps; /* 1e-6 here, not rms_norm_eps */
     const int to = (task + 1) * SL_GRAPH_TOKENS < g->n ? (task + 1) * SL_GRAPH_TOKENS : g->n;
     for (int t = task * SL_GRAPH_TOKENS; t < to; t++) {
-        float *row = latent_row(g, g->pos + (uint64_t)t);
-        g->k.rmsnorm(row, row, w->kv_a_norm, c->kv_lora_rank, eps);
+        const struct sl_part *p = sl_graph_part_of(g, t);
+        const float *kv = g->mla.kv + (size_t)t * row_floats(c);
+        float *row = latent_row(g, p, sl_graph_position(g, t));
+        g->k.rmsnorm(row, kv, w->kv_a_norm, c->kv_lora_rank, eps);
+        memcpy(row + c->kv_lora_rank, kv + c->kv_lora_rank, sizeof(float) * (size_t)c->qk_rope_dim);
         if (!c->q_lora_rank) continue;
         float *q_a = g->mla.q_a + (size_t)t * (size_t)c->q_lora_rank;
         g->k.rmsnorm(q_a, q_a, w->q_a_norm, c->q_lora_rank, eps);
@@ -133,7 +138,7 @@ static void expand_keys(const struct head *hd, size_t pos, size_t n, float *out)
 {
     const struct sl_graph *g = hd->g;
     const struct sl_config *c = g->c;
-    const float *rows = latent_row(g, pos);
+    const float *rows = latent_row(g, hd->part, pos);
     const size_t ld = row_floats(c);
     const size_t nope = (size_t)c->qk_nope_dim;
     g->k.mul(&hd->w_k, 0, c->qk_nope_dim, rows, ld, (int)n, out, hd->kd);
@@ -145,8 +150,8 @@ static void expand_keys(const struct head *hd, size_t pos, size_t n, float *out)
 static void expand_values(const struct head *hd, size_t pos, size_t n, float *out)
 {
     const struct sl_graph *g = hd->g;
-    g->k.mul(&hd->w_v, 0, g->c->v_head_dim, latent_row(g, pos), row_floats(g->c), (int)n, out,
-             hd->vd);
+    g->k.mul(&hd->w_v, 0, g->c->v_head_dim, latent_row(g, hd->part, pos), row_floats(g->c), (int)n,
+             out, hd->vd);
 }
 
 /* Puts all keys and values in one place: the cache, topped up; or scratch when they fit. */
@@ -154,13 +159,14 @@ static void gather(struct head *hd)
 {
     const struct sl_graph *g = hd->g;
     const struct sl_config *c = g->c;
-    const size_t ctx = (size_t)g->st->ctx;
+    const struct sl_state *st = hd->part->st;
+    const size_t ctx = (size_t)st->ctx;
     size_t from = 0;
-    if (g->st->mla_expanded) {
-        float *cache = g->st->mla_expanded[g->l];
+    if (st->mla_expanded) {
+        float *cache = st->mla_expanded[g->l];
         hd->keys = cache + (size_t)hd->h * ctx * hd->kd;
         hd->values = cache + (size_t)c->n_heads * ctx * hd->kd + (size_t)hd->h * ctx * hd->vd;
-        from = (size_t)g->st->n_expanded;
+        from = (size_t)hd->part->n_expanded;
     } else if (hd->n_pos <= strip_rows(g->o.max_ctx)) {
         hd->keys = hd->b.keys;
         hd->values = hd->b.values;
@@ -171,12 +177,12 @@ static void gather(struct head *hd)
     expand_values(hd, from, hd->n_pos - from, hd->values + from * hd->vd);
 }
 
-/* Scores of the queries of tokens [t, t + n). */
+/* Scores of the queries of the part's tokens [t, t + n). */
 static void score(const struct head *hd, int t, int n, size_t n_pos)
 {
     const struct sl_graph *g = hd->g;
     const size_t ldq = (size_t)g->c->n_heads * hd->kd;
-    const float *q = g->mla.q + (size_t)t * ldq + (size_t)hd->h * hd->kd;
+    const float *q = g->mla.q + (size_t)(hd->part->tok + t) * ldq + (size_t)hd->h * hd->kd;
     const size_t ctx = (size_t)g->o.max_ctx;
     const size_t strip = hd->keys ? n_pos : SL_GRAPH_STRIP;
     for (size_t s = 0; s < n_pos; s += strip) {
@@ -209,12 +215,12 @@ static void add_tiles(const struct head *hd, float *out, const float *p, size_t 
     }
 }
 
-/* Queries of tokens [t, t + n), all at once. */
+/* Queries of the part's tokens [t, t + n), all at once. */
 static void attend(const struct head *hd, int t, int n)
 {
     const struct sl_graph *g = hd->g;
     const size_t ctx = (size_t)g->o.max_ctx;
-    const size_t first = (size_t)g->pos + (size_t)t + 1; /* positions the first query sees */
+    const size_t first = (size_t)hd->part->pos + (size_t)t + 1; /* positions the first query sees */
     const size_t n_pos = first + (size_t)n - 1;
     score(hd, t, n, n_pos);
     const float scale = (float)(1.0 / sqrt((double)hd->kd));
@@ -240,7 +246,8 @@ static void gate_rows(const struct head *hd, int t, int n)
     const int vd = (int)hd->vd;
     const size_t width = (size_t)g->c->n_heads * hd->vd;
     for (int i = 0; i < n; i++) {
-        float *gate = g->mla.gate + (size_t)(t + i) * width + (size_t)hd->h * hd->vd;
+        float *gate =
+            g->mla.gate + (size_t)(hd->part->tok + t + i) * width + (size_t)hd->h * hd->vd;
         const float *o = hd->b.out + (size_t)i * hd->vd;
         if (!g->c->mla_output_gate) {
             memcpy(gate, o, sizeof(float) * hd->vd);
@@ -256,18 +263,22 @@ static void head_task(void *ctx, int task, int worker)
     const struct heads *hs = ctx;
     struct sl_graph *g = hs->g;
     const struct sl_config *c = g->c;
+    const int kv_rows = c->qk_nope_dim + c->v_head_dim;
+    const int n_heads = hs->kv_b.rows / kv_rows;
+    const int at = task % n_heads;
+    const struct sl_part *part = &g->part[task / n_heads];
     struct head hd = {.g = g,
-                      .h = hs->first + task,
-                      .n_pos = (size_t)g->pos + (size_t)g->n,
+                      .part = part,
+                      .h = hs->first + at,
+                      .n_pos = (size_t)part->pos + (size_t)part->n,
                       .kd = (size_t)(c->qk_nope_dim + c->qk_rope_dim),
                       .vd = (size_t)c->v_head_dim};
     scratch_of(c, g->o.max_ctx, sl_graph_scratch(g, worker), &hd.b);
-    const int kv_rows = c->qk_nope_dim + c->v_head_dim;
-    hd.w_k = sl_graph_rows(&hs->kv_b, task * kv_rows, c->qk_nope_dim);
-    hd.w_v = sl_graph_rows(&hs->kv_b, task * kv_rows + c->qk_nope_dim, c->v_head_dim);
+    hd.w_k = sl_graph_rows(&hs->kv_b, at * kv_rows, c->qk_nope_dim);
+    hd.w_v = sl_graph_rows(&hs->kv_b, at * kv_rows + c->qk_nope_dim, c->v_head_dim);
     gather(&hd);
-    for (int t = 0; t < g->n; t += SL_GRAPH_QUERIES) {
-        const int n = g->n - t < SL_GRAPH_QUERIES ? g->n - t : SL_GRAPH_QUERIES;
+    for (int t = 0; t < part->n; t += SL_GRAPH_QUERIES) {
+        const int n = part->n - t < SL_GRAPH_QUERIES ? part->n - t : SL_GRAPH_QUERIES;
         attend(&hd, t, n);
         gate_rows(&hd, t, n);
     }
@@ -281,11 +292,11 @@ static void run_heads(struct sl_graph *g)
     const int rows = c->qk_nope_dim + c->v_head_dim;
     struct heads hs = {.g = g, .kv_b = *kv_b};
     if (!kv_b->stream) {
-        sl_graph_run(g, c->n_heads, head_task, &hs);
+        sl_graph_run(g, g->n_parts * c->n_heads, head_task, &hs);
         return;
     }
     while (hs.first < c->n_heads && sl_graph_take_strip(g, kv_b, hs.first * rows, &hs.kv_b)) {
-        sl_graph_run(g, hs.kv_b.rows / rows, head_task, &hs);
+        sl_graph_run(g, g->n_parts * (hs.kv_b.rows / rows), head_task, &hs);
         hs.first += hs.kv_b.rows / rows;
         sl_graph_put_strip(g);
     }

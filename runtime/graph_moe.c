@@ -80,7 +80,7 @@ static void weigh(const struct sl_config *c, const float *scores, const int *ids
 static bool forced(struct sl_graph *g, int tok, int *chosen)
 {
     const int k = g->c->top_k;
-    if (!g->routes_fn || !g->routes_fn(g->routes_ctx, g->l, g->pos + (uint64_t)tok, chosen))
+    if (!g->routes_fn || !g->routes_fn(g->routes_ctx, g->l, sl_graph_position(g, tok), chosen))
         return false;
     for (int j = 0; j < k; j++) {
         bool ok = chosen[j] >= 0 && chosen[j] < g->c->n_experts;
@@ -179,7 +179,7 @@ static void move_row(const struct sl_graph *g, int tok, int rank, float *row)
     for (int i = 0; i < n; i++) sum += row[i] * row[i];
     const float by = g->moved_eps * sqrtf(sum / (float)n);
     for (int i = 0; i < n; i += 64) {
-        const uint64_t s = signs(g->l, g->pos + (uint64_t)tok, rank, i / 64);
+        const uint64_t s = signs(g->l, sl_graph_position(g, tok), rank, i / 64);
         for (int j = 0; j < 64 && i + j < n; j++) row[i + j] += s >> j & 1 ? by : -by;
     }
 }

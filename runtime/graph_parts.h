@@ -32,13 +32,14 @@
 #define SL_GRAPH_PAIRS   64 /* (token, expert) pairs computed row by row; at least top_k */
 
 struct sl_kda_bufs {
-    float *z[3]; /* [taps-1 + n][channels]: history, then q, k, v projections */
+    float *z[3]; /* [n][channels]: q, k, v projections */
     float *f_a;  /* [n][head_dim] */
     float *b;    /* [n][heads] */
     float *gate; /* [n][channels]: g_proj, then the gated output */
 };
 
 struct sl_mla_bufs {
+    float *kv;   /* [n][kv_lora + rope]: what becomes a row of the state */
     float *q_a;  /* [n][q_lora] */
     float *q;    /* [n][heads * (nope + rope)] */
     float *gate; /* [n][heads * v]: g_proj, then the gated output */
@@ -72,12 +73,13 @@ struct sl_dense_bufs {
 
 /* All that the size of a chunk or panel decides. */
 struct sl_graph_bufs {
-    int n, n_panel; /* tokens it is laid out for */
-    float *stream;  /* [n][n_slots][hidden], see above */
-    float *rms;     /* [n][n_slots] sqrt(mean square + eps) of each vector of the stream */
-    uint16_t *kept; /* [n_layers][tokens of the chunk][top_k]: routes of the whole chunk */
-    float *x;       /* [n_panel][hidden] normed input of a sublayer */
-    float *y;       /* [n_panel][hidden] output of a sublayer */
+    int n, n_panel;   /* tokens it is laid out for */
+    float *stream;    /* [n][n_slots][hidden], see above */
+    float *rms;       /* [n][n_slots] sqrt(mean square + eps) of each vector of the stream */
+    uint16_t *kept;   /* [n_layers][tokens of the chunk][top_k]: routes of the whole chunk */
+    float *x;         /* [n_panel][hidden] normed input of a sublayer */
+    float *y;         /* [n_panel][hidden] output of a sublayer */
+    int *with_logits; /* [n_panel] tokens whose logits are asked for */
     struct sl_kda_bufs kda;
     struct sl_mla_bufs mla;
     struct sl_moe_bufs moe;
@@ -121,6 +123,15 @@ struct sl_seg {
     int block_rows, first_task; /* set by sl_graph_mul */
 };
 
+/* Tokens [tok, tok + n), of the chunk or of what is in view, that go on with one sequence at pos. */
+struct sl_part {
+    struct sl_state *st;
+    int tok, n;
+    uint64_t pos;
+    uint64_t n_expanded; /* positions whose keys are in the state's cache before them */
+    int n_logits;        /* of its last tokens; of a part of the chunk alone */
+};
+
 struct sl_graph {
     const struct sl_model *m;
     const struct sl_config *c;
@@ -159,14 +170,15 @@ struct sl_graph {
     float moved_eps;
 
     /* the chunk in progress */
-    struct sl_state *st;
     const struct sl_layer *layer;
     int l;
-    int n_chunk;        /* its tokens */
-    uint64_t chunk_pos; /* of its first token */
-    int at, n;          /* tokens in view: a panel, or the whole chunk */
-    uint64_t pos;       /* of the first one in view */
+    int n_chunk; /* its tokens */
+    int at, n;   /* tokens in view: a panel, or the whole chunk */
     int n_banked;
+    int n_seqs, n_parts;
+    const struct sl_state *seen;        /* see sl_graph_seen */
+    struct sl_part seq[SL_GRAPH_SEQS];  /* the chunk: its sequences, one behind the other */
+    struct sl_part part[SL_GRAPH_SEQS]; /* what of them is in view, rising in tok */
     atomic_int bad; /* first token with a value that is not finite; INT_MAX: none */
     struct sl_stage_seconds stages;
     atomic_bool failed; /* a read of the trunk failed: fail_rc and fail say how */
@@ -208,11 +220,21 @@ void sl_graph_note_failure(struct sl_graph *g, int rc, const struct sl_err *err)
  * `what` and position when a token was noted; 0 otherwise. */
 int sl_graph_check(struct sl_graph *g, int layer, const char *what, struct sl_err *err);
 
-static inline void sl_graph_see(struct sl_graph *g, enum sl_point point, int layer,
-                                const void *data)
+/* The part that token tok in view belongs to, and its position in that sequence. */
+static inline const struct sl_part *sl_graph_part_of(const struct sl_graph *g, int tok)
 {
-    if (g->observer.see) g->observer.see(g->observer.ctx, point, layer, g->pos, g->n, data);
+    int i = g->n_parts - 1;
+    while (i > 0 && g->part[i].tok > tok) i--;
+    return &g->part[i];
 }
+static inline uint64_t sl_graph_position(const struct sl_graph *g, int tok)
+{
+    const struct sl_part *p = sl_graph_part_of(g, tok);
+    return p->pos + (uint64_t)(tok - p->tok);
+}
+
+/* graph.c: shows data, one row a token in view, to the observer if there is one. */
+void sl_graph_see(struct sl_graph *g, enum sl_point point, int layer, const void *data);
 
 /* graph_mem.c: sets every pointer of g from base (NULL: only counts), returns the bytes. g->c, o and
  * n_threads are set. */
@@ -241,8 +263,8 @@ struct sl_mat sl_graph_rows(const struct sl_mat *w, int row, int n);
 void sl_graph_embed(struct sl_graph *g, const int32_t *ids);
 int sl_graph_attn_in(struct sl_graph *g, struct sl_err *err); /* x; banks p where a block opens */
 int sl_graph_ffn_in(struct sl_graph *g, struct sl_err *err);  /* x */
-/* x of tokens [first, n): input of lm_head. */
-int sl_graph_final(struct sl_graph *g, int first, struct sl_err *err);
+/* Input of lm_head: x[i] of token toks[i], rising; toks NULL: of all n tokens. */
+int sl_graph_final(struct sl_graph *g, const int *toks, int n, struct sl_err *err);
 
 /* What the next layer's FFN input would be if the stream stayed as it is: its mix and norm of token tok
  * to out [hidden]. After sl_graph_ffn_in and before the FFN changes the stream. */
