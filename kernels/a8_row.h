@@ -29,7 +29,10 @@ static inline struct sl_a8_row sl_a8_row_at(const struct sl_mat *w, int r)
 {
     struct sl_a8_row x = {.fmt = w->fmt, .row = 1.0f};
     const size_t row = (size_t)r, nb = (size_t)sl_t8_blocks(w->cols);
-    const uint8_t *at = w->codes + row * sl_fmt_row_bytes(w->fmt, (uint64_t)w->cols);
+    const size_t code_bytes = w->fmt == SL_FMT_T8   ? SL_T_BLOCK
+                              : w->fmt == SL_FMT_T6 ? SL_T6_LOW + SL_T6_HIGH
+                                                    : SL_T4_CODES;
+    const uint8_t *at = w->codes + row * nb * (code_bytes + 2); /* trunk formats */
     switch (w->fmt) {
     case SL_FMT_T8:
         x.codes = at;

@@ -32,9 +32,22 @@ struct sl_act {
 
 /* One token: x f32 [cols] to q [planes][2][nb*32] and scale [nb]. A block whose largest magnitude is below
  * 2^-100 counts as zeros; one with a NaN or an infinity gets a NaN scale, so that the product is NaN.
- * Plain C everywhere: the same bytes on every machine. */
+ * The same bytes on every machine. */
+typedef void (*sl_act_pack_fn)(enum sl_act_order order, int planes, const float *x, int cols,
+                               int8_t *q, float *scale);
 void sl_act_pack(enum sl_act_order order, int planes, const float *x, int cols, int8_t *q,
                  float *scale);
+/* The fastest for a SL_CPU_* mask. */
+sl_act_pack_fn sl_act_pack_for(unsigned cpu);
+/* Bytes of q and of the scales of one token. */
+static inline size_t sl_act_bytes(int planes, int cols)
+{
+    return ((size_t)cols + 31) / 32 * 32 * 2 * (size_t)planes;
+}
+static inline size_t sl_act_scales(int cols)
+{
+    return ((size_t)cols + 31) / 32;
+}
 
 /* y[t*ldy + r] = product of row r with token t, for row0 <= r < row1.
  *

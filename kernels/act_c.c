@@ -141,6 +141,18 @@ void sl_mul_a8_c(const struct sl_mat *w, int row0, int row1, const struct sl_act
     }
 }
 
+void sl_act_pack_avx2(enum sl_act_order, int, const float *, int, int8_t *, float *);
+
+sl_act_pack_fn sl_act_pack_for(unsigned cpu)
+{
+#if defined(__x86_64__)
+    if (cpu & SL_CPU_AVX2) return sl_act_pack_avx2;
+#else
+    (void)cpu;
+#endif
+    return sl_act_pack;
+}
+
 /* The variants of kernels/x86 and kernels/arm; declared here because they have no other caller. */
 void sl_mul_a8_avx2(const struct sl_mat *, int, int, const struct sl_act *, float *, size_t);
 void sl_mul_a8_avx512vnni(const struct sl_mat *, int, int, const struct sl_act *, float *, size_t);

@@ -16,6 +16,7 @@
  *   void a8_factors(const float *ws, const float *scale, float *f)       eight products
  *   sums                           eight f32
  *   sums a8_load(const float *), void a8_store(float *, sums)
+ *   float a8_tree(sums even, sums odd)                                   sl_a8_tree
  *   sums a8_step(sums s, block v, const int8_t *q, size_t plane, int planes, int whole, const float *f)
  *                                  lane j: fma((float)d of quad j, *f, lane); q: the block's place in
  *                                  plane 0; whole: v may hold -128, as t8 does */
@@ -32,7 +33,7 @@
 #define UNROLL_TEXT(x) #x
 #endif
 
-enum { BLOCK = 32, GROUP = 8, TOKENS = 16 };
+enum { BLOCK = 32, GROUP = 8, TOKENS = 16, ROWS = 4 };
 
 SL_INLINE block one_block(const struct sl_a8_row *r, const a8_table *t, enum sl_a8_kind k, int b)
 {
@@ -95,44 +96,102 @@ SL_INLINE void single(const struct sl_a8_row *r, const a8_table *t, enum sl_a8_k
     }
 }
 
-/* A row with the token at x->q: a block is used as soon as it is decoded. */
-SL_INLINE float row_one(const struct sl_a8_row *r, const a8_table *t, enum sl_a8_kind k, int planes,
-                        const struct sl_act *x)
+/* Scales of n < 8 blocks from b on, even, as a8_scales gives them; zeros follow. Nothing past them is
+ * read. */
+SL_INLINE void few_scales(const struct sl_a8_row *r, enum sl_a8_kind k, int b, int n, float *ws)
+{
+    uint8_t left[2 * GROUP] = {0};
+    struct sl_a8_row at = *r;
+    const size_t first = (size_t)b, some = (size_t)n;
+    if (k <= K_T4)
+        memcpy(left, r->scales + 2 * first, 2 * some);
+    else if (k == K_MX)
+        memcpy(left, r->scales + first, some);
+    else
+        memcpy(left, (k >= K_W2 ? r->w.scales : r->scales) + first / 2, (some + 1) / 2);
+    at.scales = at.w.scales = left;
+    a8_scales(&at, k, 0, ws);
+}
+
+/* n blocks from b on, even, of ROWS rows with the token at x->q, which is loaded once for all. n and rows
+ * are constants: everything here lies in registers. */
+SL_INLINE void rows_step(const struct sl_a8_row *r, const a8_table *t, enum sl_a8_kind k,
+                         int planes, const struct sl_act *x, int b, const int n, const int rows,
+                         sums (*s)[2])
+{
+    const size_t plane = ((size_t)x->cols + BLOCK - 1) / BLOCK * BLOCK;
+    const int8_t *q = x->q + (size_t)b * BLOCK;
+    float ws[GROUP], f[ROWS][GROUP], scale[GROUP] = {0};
+    memcpy(scale, x->scale + b, sizeof(float) * (size_t)n);
+    UNROLL(4)
+    for (int i = 0; i < rows; i++) {
+        if (n == GROUP)
+            a8_scales(&r[i], k, b, ws);
+        else
+            few_scales(&r[i], k, b, n, ws);
+        a8_factors(ws, scale, f[i]);
+    }
+    UNROLL(8)
+    for (int j = 0; j < n; j++) {
+        UNROLL(4)
+        for (int i = 0; i < rows; i++)
+            s[i][j & 1] = a8_step(s[i][j & 1], one_block(&r[i], t, k, b + j), q + (size_t)j * BLOCK,
+                                  plane, planes, k == K_T8, &f[i][j]);
+    }
+}
+
+/* t: the table, one for all rows of a matrix. */
+SL_INLINE void rows_one(const struct sl_a8_row *r, const a8_table *t, enum sl_a8_kind k, int planes,
+                        const struct sl_act *x, const int rows, float *y)
 {
     const int nb = (x->cols + BLOCK - 1) / BLOCK;
-    const size_t plane = (size_t)nb * BLOCK;
-    const int8_t *q = x->q;
-    float lane[1][2 * SL_A8_QUADS] = {{0}}, ws[GROUP], f[GROUP];
-    sums s0 = a8_load(lane[0]), s1 = s0;
+    const float zero[SL_A8_QUADS] = {0};
+    sums s[ROWS][2];
+    UNROLL(4)
+    for (int i = 0; i < rows; i++) s[i][0] = s[i][1] = a8_load(zero);
     int b = 0;
-    for (; b + GROUP <= nb; b += GROUP, q += GROUP * BLOCK) {
-        a8_scales(r, k, b, ws);
-        a8_factors(ws, x->scale + b, f);
+    for (; b + GROUP <= nb; b += GROUP) rows_step(r, t, k, planes, x, b, GROUP, rows, s);
+    if (nb & 4) rows_step(r, t, k, planes, x, b, 4, rows, s);
+    b += nb & 4;
+    if (nb & 2) rows_step(r, t, k, planes, x, b, 2, rows, s);
+    b += nb & 2;
+    if (nb & 1) rows_step(r, t, k, planes, x, b, 1, rows, s);
+    UNROLL(4)
+    for (int i = 0; i < rows; i++) y[i] = r[i].row * a8_tree(s[i][0], s[i][1]);
+}
+
+/* Rows [row0, row1) with one token. The decoders of trellis rows fill the registers alone. */
+SL_INLINE void mul_one(const struct sl_mat *w, enum sl_a8_kind k, int planes, int row0, int row1,
+                       const struct sl_act *x, float *y)
+{
+    struct sl_a8_row row[ROWS];
+    const int together = k >= K_W2 ? 1 : ROWS;
+    row[0] = sl_a8_row_at(w, row0);
+    const a8_table table = k < K_W2 ? (a8_table){0} : a8_table_of(&row[0], k == K_W2_PLAIN);
+    int r = row0;
+    for (; r + together <= row1; r += together) {
         UNROLL(4)
-        for (int i = 0; i < GROUP; i += 2) {
-            const int8_t *at = q + (size_t)i * BLOCK;
-            s0 = a8_step(s0, one_block(r, t, k, b + i), at, plane, planes, k == K_T8, f + i);
-            s1 = a8_step(s1, one_block(r, t, k, b + i + 1), at + BLOCK, plane, planes, k == K_T8,
-                         f + i + 1);
-        }
+        for (int i = 0; i < together; i++) row[i] = sl_a8_row_at(w, r + i);
+        rows_one(row, &table, k, planes, x, together, y + r);
     }
-    a8_store(lane[0], s0);
-    a8_store(lane[0] + SL_A8_QUADS, s1);
-    for (; b < nb; b++) single(r, t, k, planes, b, x, 0, 1, lane);
-    return r->row * sl_a8_tree(lane[0]);
+    for (; r < row1; r++) {
+        row[0] = sl_a8_row_at(w, r);
+        rows_one(row, &table, k, planes, x, 1, y + r);
+    }
 }
 
 SL_INLINE void mul_kind(const struct sl_mat *w, enum sl_a8_kind k, int planes, int row0, int row1,
                         const struct sl_act *x, float *y, size_t ldy)
 {
     const int nb = (w->cols + BLOCK - 1) / BLOCK;
+    if (row0 == row1) return;
+    if (x->n_tok == 1) {
+        mul_one(w, k, planes, row0, row1, x, y);
+        return;
+    }
     for (int r = row0; r < row1; r++) {
         const struct sl_a8_row row = sl_a8_row_at(w, r);
         const a8_table table = k < K_W2 ? (a8_table){0} : a8_table_of(&row, k == K_W2_PLAIN);
-        if (x->n_tok == 1) {
-            y[r] = row_one(&row, &table, k, planes, x);
-            continue;
-        }
         for (int t = 0; t < x->n_tok; t += TOKENS) {
             const int nt = x->n_tok - t < TOKENS ? x->n_tok - t : TOKENS;
             float lane[TOKENS][2 * SL_A8_QUADS];

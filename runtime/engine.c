@@ -283,7 +283,7 @@ static int open_parts(struct sluice_session *s, const struct sl_engine_opts *o, 
     if (rc) return rc;
     uint64_t state_bytes = s->arena.used - mark;
     mark = s->arena.used;
-    struct sl_graph_opts go = {(int)plan->panel, plan->info.ctx};
+    struct sl_graph_opts go = {(int)plan->panel, plan->info.ctx, o->fast};
     rc = sl_graph_open(&s->graph, s->p->model, &s->kernels, s->pool, s->store, &s->arena, &go, err);
     if (rc) return rc;
     sl_graph_set_ranks(s->graph, s->plan.ranks.ranks);

@@ -32,6 +32,7 @@ struct sl_engine_opts {
     const char *evict; /* a name of evict.h */
     double bits;       /* mean bits a weight read of p36 experts, 0: as the pack's plan says */
     int lookahead;     /* experts of the next layer named ahead, 0: none */
+    bool fast; /* the fast path */
     bool check_crc, check_first;
     uint64_t prefix_bytes, prefix_disk_bytes;
     const char *prefix_dir; /* NULL: none */

@@ -57,7 +57,12 @@ void sl_engine_flags_init(struct sl_engine_flags *f, struct sl_arg_opt rows[SL_N
          .kind = SL_ARG_FLAG,
          .out = &f->exact,
          .group = "Engine",
-         .help = "f32, a function of the tokens alone; the only path of this version"},
+         .help = "f32 throughout, a function of the tokens alone"},
+        {.name = "--fast",
+         .kind = SL_ARG_FLAG,
+         .out = &f->fast,
+         .group = "Engine",
+         .help = "integer activations: faster, within 5e-4 nats of --exact"},
         {.name = "--device",
          .kind = SL_ARG_STRING,
          .out = &f->device,
@@ -143,7 +148,9 @@ sluice_options sl_engine_flags_options(const struct sl_engine_flags *f)
 {
     return (sluice_options){
         .device = f->device,
-        .exact = f->exact,
+        .exact = f->exact  ? 1
+                 : f->fast ? -1
+                           : 0,
         .threads = (int)f->threads,
         .ram_bytes = f->ram_bytes,
         .ctx = (uint64_t)f->ctx,

@@ -12,14 +12,14 @@
 
 struct sl_engine_flags {
     const char *device, *io, *evict, *lookahead, *check, *trace, *stats;
-    bool exact;
+    bool exact, fast; /* exact wins */
     int64_t threads, ctx, chunk;
     uint64_t ram_bytes;
     double bits;
     struct sl_arg_list bank_dirs;
 };
 
-#define SL_N_ENGINE_FLAGS 14
+#define SL_N_ENGINE_FLAGS 15
 /* Zeroes f and fills rows, which point into f: both must outlive the parse. */
 void sl_engine_flags_init(struct sl_engine_flags *f, struct sl_arg_opt rows[SL_N_ENGINE_FLAGS]);
 /* The lists stay owned by f. */

@@ -86,6 +86,7 @@ int sl_engine_options(const struct sl_config *c, const sluice_options *o,
     if (!(o->bits >= 0 && o->bits <= 32)) /* NaN too */
         return sl_fail(err, SL_E_ARG, NULL, "--bits", "%g is not from 0 to 32", o->bits);
     out->bits = o->bits;
+    out->fast = o->exact < 0;
     out->io = method_ids[io];
     out->evict = sl_evict_names[evict];
     out->threads = o->threads ? o->threads : sl_cpu_count();
@@ -115,7 +116,7 @@ static void price(struct sluice_pack *p, const struct sl_engine_opts *o, uint64_
                   bool expanded, uint64_t process_bytes, struct sl_engine_plan *out)
 {
     const struct sl_config *c = &p->pack->cfg;
-    const struct sl_graph_opts go = {(int)chunk, o->ctx};
+    const struct sl_graph_opts go = {(int)chunk, o->ctx, o->fast};
     struct sl_state_bytes sb;
     sl_state_price(c, o->ctx, expanded, &sb);
     uint64_t rows = o->logit_rows < chunk ? o->logit_rows : chunk;

@@ -1,13 +1,17 @@
-/* The forward pass over a chunk of tokens: the exact path (design section 4, spec 3).
+/* The forward pass over a chunk of tokens (design section 4, spec 3): the exact path, or the fast one.
  *
- * A function of the token sequence alone: KDA by the per-token recurrence, MLA with expanded keys in
+ * Exact: a function of the token sequence alone: KDA by the per-token recurrence, MLA with expanded keys in
  * position order, every sum in one order fixed by shape. Chunk size, threads, ISA, slots and resume
  * position never change a bit. Layer-major inside a chunk: each layer is finished for all its tokens
  * before the next, so an expert is read once a chunk.
  *
  * A chunk may hold tokens of several sequences, each with its own state: projections, router, experts and
  * head run over all of them together, so that a step reads and decodes an expert once for all; attention
- * runs a sequence at a time. What a sequence gets is what it gets alone, bit for bit.
+ * runs a sequence at a time. On the exact path a sequence gets what it gets alone, bit for bit.
+ *
+ * Fast: products of few tokens take int8 activations of two planes (kernels/act.h), chosen by format and
+ * number of tokens. Same build, cuts into chunks and panels give the same bytes; threads, slots, the order
+ * in which experts arrive and how they were read never change a bit.
  *
  * A chunk is walked in panels of at most max_chunk tokens, which is what the graph has memory for. With
  * lent memory (a few buffers for every token) chunks are longer than a panel. */
@@ -62,6 +66,7 @@ struct sl_graph;
 struct sl_graph_opts {
     int max_chunk; /* tokens of a panel, and of a call without lent memory */
     uint64_t max_ctx;
+    bool fast; /* integer activations where a product gains by them: not the exact path */
 };
 #define SL_GRAPH_CHUNK_MAX (1 << 16) /* tokens, of any chunk */
 /* Activation memory for max_chunk tokens, taken from the arena at open; nothing is allocated later. */

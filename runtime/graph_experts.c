@@ -18,8 +18,11 @@
 
 size_t sl_graph_moe_scratch(const struct sl_config *c)
 {
+    const int widest =
+        c->latent_size > c->moe_intermediate_size ? c->latent_size : c->moe_intermediate_size;
     const size_t rows =
-        (size_t)SL_GRAPH_BATCH * ((size_t)c->latent_size + 2 * (size_t)c->moe_intermediate_size);
+        (size_t)SL_GRAPH_BATCH * ((size_t)c->latent_size + 2 * (size_t)c->moe_intermediate_size) +
+        sl_graph_pack_floats(widest);
     const size_t chosen = (size_t)c->top_k + 1; /* of the router */
     return rows > chosen ? rows : chosen;
 }
@@ -98,7 +101,8 @@ static void add_expert(struct sl_graph *g, int step, int at, const struct sl_hel
                                       .ldy = latent,
                                       .placed = h->node >= 0,
                                       .node = h->node,
-                                      .n_tok = n};
+                                      .n_tok = n,
+                                      .n_all = h->n};
         return;
     }
     const float *x = g->moe.latent; /* one token: every pair reads it */
@@ -117,6 +121,7 @@ static void add_expert(struct sl_graph *g, int step, int at, const struct sl_hel
                                   .placed = h->node >= 0,
                                   .node = h->node,
                                   .n_tok = n,
+                                  .n_all = h->n,
                                   .post = SL_POST_SITU};
 }
 
@@ -198,13 +203,14 @@ static void expert_task(void *ctx, int task, int worker)
     float *x = sl_graph_scratch(g, worker);
     float *gate = x + SL_GRAPH_BATCH * latent;
     float *up = gate + SL_GRAPH_BATCH * ldh;
+    float *mem = up + SL_GRAPH_BATCH * ldh;
     gather_rows(g, row, n, x);
-    g->k.mul(&h->mats[SL_GATE], 0, width, x, latent, n, gate, ldh);
-    g->k.mul(&h->mats[SL_UP], 0, width, x, latent, n, up, ldh);
+    sl_graph_mul_here(g, &h->mats[SL_GATE], x, latent, n, h->n, gate, ldh, mem);
+    sl_graph_mul_here(g, &h->mats[SL_UP], x, latent, n, h->n, up, ldh, mem);
     const struct sl_seg s = {.y = gate, .y2 = up, .ldy = ldh};
     for (int i = 0; i < n; i++) sl_graph_situ(g, &s, i, 0, width);
-    g->k.mul(&h->mats[SL_DOWN], 0, c->latent_size, gate, ldh, n, g->moe.out + (size_t)row * latent,
-             latent);
+    sl_graph_mul_here(g, &h->mats[SL_DOWN], gate, ldh, n, h->n, g->moe.out + (size_t)row * latent,
+                      latent, mem);
 }
 
 static void run_experts(struct sl_graph *g, struct sl_held *held, int n)

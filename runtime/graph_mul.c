@@ -64,14 +64,29 @@ static void post_finite(struct sl_graph *g, const struct sl_seg *s, int tok, int
     if (bad) sl_graph_note_bad(g, tok);
 }
 
+/* Rows of one matrix for tokens [t, t + n), to y of token 0. */
+static void product(const struct sl_graph *g, const struct sl_seg *s, const struct sl_mat *w,
+                    int act, int row0, int row1, int t, int n, float *y)
+{
+    y += (size_t)t * s->ldy;
+    if (act < 0) {
+        g->k.mul(w, row0, row1, s->x + (size_t)t * s->ldx, s->ldx, n, y, s->ldy);
+        return;
+    }
+    struct sl_act a = g->packed[act].act;
+    a.q += (size_t)t * sl_act_bytes(a.planes, a.cols);
+    a.scale += (size_t)t * sl_act_scales(a.cols);
+    a.n_tok = n;
+    g->mul_a8(w, row0, row1, &a, y, s->ldy);
+}
+
 static void mul_rows(struct sl_graph *g, const struct sl_seg *s, int row0, int row1)
 {
     for (int t = 0; t < s->n_tok; t += SL_GRAPH_BATCH) {
         const int n = s->n_tok - t < SL_GRAPH_BATCH ? s->n_tok - t : SL_GRAPH_BATCH;
-        const float *x = s->x + (size_t)t * s->ldx;
         float *y = s->to_y2 ? s->y2 : s->y;
-        g->k.mul(s->w, row0, row1, x, s->ldx, n, y + (size_t)t * s->ldy, s->ldy);
-        if (s->w2) g->k.mul(s->w2, row0, row1, x, s->ldx, n, s->y2 + (size_t)t * s->ldy, s->ldy);
+        product(g, s, s->w, s->act, row0, row1, t, n, y);
+        if (s->w2) product(g, s, s->w2, s->act2, row0, row1, t, n, s->y2);
         for (int i = t; i < t + n; i++) {
             if (s->post == SL_POST_SITU) sl_graph_situ(g, s, i, row0, row1);
             if (s->post == SL_POST_RESID) post_resid(g, s, i, row0, row1);
@@ -115,6 +130,7 @@ static bool deals(struct sl_graph *g, const struct sl_seg *segs, int n, int n_ta
 static void mul_held(struct sl_graph *g, struct sl_seg *segs, int n)
 {
     if (!n) return;
+    sl_graph_pack(g, segs, n);
     uint64_t total = 0;
     for (int i = 0; i < n; i++) total += row_cost(&segs[i]) * (uint64_t)segs[i].w->rows;
     uint64_t want = total / ((uint64_t)g->n_threads * 4);

@@ -19,6 +19,7 @@
 
 #include <limits.h>
 #include <stdatomic.h>
+#include "kernels/act.h"
 #include "runtime/graph.h"
 #include "offload/numa_deal.h"
 #include "runtime/lookahead.h"
@@ -111,6 +112,8 @@ struct sl_seg {
     float *y, *y2;
     size_t ldy;
     int n_tok;
+    /* Tokens that decide how it is computed on the fast path, where a product is done in parts; 0: n_tok. */
+    int n_all;
     enum sl_post post;
     const float *extra; /* [n_tok][ldy] */
     bool fresh;
@@ -121,6 +124,17 @@ struct sl_seg {
     int row_base;
     bool to_y2;
     int block_rows, first_task; /* set by sl_graph_mul */
+    int act, act2; /* set by sl_graph_pack: number of the packed x for w and w2, -1: none */
+};
+
+/* Inputs of one product or more as int8 activations. */
+struct sl_packed {
+    struct sl_act act;
+    const float *x; /* what was packed, [n_tok][ldx] */
+    size_t ldx;
+    int8_t *q;
+    float *scale;
+    int first_task;
 };
 
 /* Tokens [tok, tok + n), of the chunk or of what is in view, that go on with one sequence at pos. */
@@ -165,8 +179,16 @@ struct sl_graph {
     struct sl_held *held;       /* [2 * n_experts] */
     int n_nodes;                /* memory nodes that slots are spread over */
     struct sl_numa_span *spans; /* [2 * n_experts + n_pairs + 8], for dealing tasks to nodes */
-    const int *ranks;           /* [n_layers] read whole, NULL: all */
-    int moved_layer;            /* see sl_graph_move_experts; only with moved_eps > 0 */
+    /* fast path: graph_fast.c */
+    bool fast;
+    sl_mul_a8_fn mul_a8;
+    sl_act_pack_fn pack;
+    struct sl_packed *packed; /* [2 * n_pairs + 8], of the region in progress */
+    int n_packed;
+    unsigned char *pack_mem;
+    size_t pack_bytes, pack_used;
+    const int *ranks; /* [n_layers] read whole, NULL: all */
+    int moved_layer;  /* see sl_graph_move_experts; only with moved_eps > 0 */
     float moved_eps;
 
     /* the chunk in progress */
@@ -258,6 +280,19 @@ void sl_graph_put_strip(struct sl_graph *g);
 void sl_graph_situ(struct sl_graph *g, const struct sl_seg *s, int tok, int row0, int row1);
 /* Rows [row, row + n) of a plain or trunk matrix as a matrix. */
 struct sl_mat sl_graph_rows(const struct sl_mat *w, int row, int n);
+
+/* graph_fast.c: int8 activations of the fast path. Packs what segs[n] read, each input once, and says in
+ * the segments where it lies; nothing on the exact path. */
+void sl_graph_pack(struct sl_graph *g, struct sl_seg *segs, int n);
+/* Whether a matrix of this format takes packed activations, for a product of n tokens. */
+bool sl_graph_packs(const struct sl_graph *g, enum sl_fmt fmt, int n);
+/* A whole product inside a task: n rows of x, as sl_graph_mul would compute them; mem: scratch of
+ * sl_graph_pack_floats(cols). */
+void sl_graph_mul_here(struct sl_graph *g, const struct sl_mat *w, const float *x, size_t ldx,
+                       int n, int n_all, float *y, size_t ldy, float *mem);
+size_t sl_graph_pack_floats(int cols);
+/* Bytes of the packed inputs of any one region. */
+size_t sl_graph_pack_bytes(const struct sl_config *c, int n_pairs);
 
 /* graph_mix.c: attention residuals and norms, token by token. */
 void sl_graph_embed(struct sl_graph *g, const int32_t *ids);

@@ -36,8 +36,10 @@ typedef struct {
 /* Zero-initialise; 0 and NULL mean the default. Strings and lists are copied. */
 typedef struct {
     const char *device; /* "cpu" */
-    int exact;   /* 1: the exact path. It is the only path in this version, so also the default */
-    int threads; /* 0: one per core this process may use */
+    /* 1: the exact path, f32 and a function of the tokens alone. -1: the fast one, with integer activations;
+     * same options and build give the same result. 0: the default, at present the exact one. */
+    int exact;
+    int threads;        /* 0: one per core this process may use */
     uint64_t ram_bytes; /* ceiling on host memory; 0: what the machine allows */
     uint64_t ctx;       /* positions of context; 0: 4096 or the model's maximum */
     uint64_t chunk;     /* longest prefill chunk in tokens; 0: as memory allows */

@@ -104,6 +104,14 @@ SL_INLINE void a8_store(float *lane, sums s)
     vst1q_f32(lane + 4, s.b);
 }
 
+SL_INLINE float a8_tree(sums even, sums odd)
+{
+    float lane[2 * SL_A8_QUADS];
+    a8_store(lane, even);
+    a8_store(lane + SL_A8_QUADS, odd);
+    return sl_a8_tree(lane);
+}
+
 /* Four quads. */
 SL_INLINE int32x4_t a8_quads(int8x16_t v, int8x16_t x)
 {

@@ -163,6 +163,14 @@ SL_INLINE void a8_store(float *lane, sums s)
     _mm256_storeu_ps(lane, s);
 }
 
+SL_INLINE float a8_tree(sums even, sums odd)
+{
+    const __m256 v = _mm256_add_ps(even, odd);
+    __m128 a = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    a = _mm_add_ps(a, _mm_movehl_ps(a, a));
+    return _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)));
+}
+
 /* The two factors of a plane, the first one unsigned. */
 SL_INLINE void a8_pair(__m256i v, const int8_t *q, size_t plane, int whole, __m256i *a, __m256i *s)
 {

@@ -1,5 +1,6 @@
 /* Integer products: packing against its text, the reference against the decoded weights with the order
  * of act.h spelled out, every variant against the reference bit by bit. */
+#include <float.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -128,6 +129,32 @@ static void packing(void **s)
         for (int i = 0; i < 128; i++) assert_int_equal(q[i], 0);
     }
     assert_int_equal(sl_act_order_of(SL_FMT_BF16), SL_ACT_NONE);
+}
+
+/* Every rung packs the reference's bytes: ordinary and extreme values, what is not finite, ties. */
+static void packing_variants(void **state)
+{
+    (void)state;
+    enum { MOST = 200, NB = (MOST + 31) / 32 };
+    static const float odd[] = {NAN, INFINITY, -INFINITY, 0x1p-110f, -0x1p-149f, FLT_MAX, -0.0f};
+    for (int rung = 1; rung < kc_rungs(); rung++)
+        for (int n = 0; n < 400; n++) {
+            const enum sl_act_order order = (enum sl_act_order)(SL_ACT_NATURAL + n % 4);
+            const int planes = 1 + n / 4 % 2, cols = 1 + kc_below(MOST);
+            float x[MOST], scale[2][NB];
+            int8_t q[2][4 * NB * 32];
+            kc_fill(x, (size_t)cols, KC_TAME);
+            for (int c = 0; c < cols; c++) x[c] *= ldexpf(1.0f, kc_below(20) - 10);
+            if (n % 3 == 0) /* halves of the unit: ties of the rounding */
+                for (int c = 0; c < cols; c++) x[c] = (float)(kc_below(509) - 254) / 2;
+            if (n % 5 == 0) x[kc_below(cols)] = odd[kc_below(sizeof odd / sizeof *odd)];
+            memset(q, 85, sizeof q);
+            sl_act_pack(order, planes, x, cols, q[0], scale[0]);
+            sl_act_pack_for(kc_rung(rung)->cpu)(order, planes, x, cols, q[1], scale[1]);
+            assert_memory_equal(q[0], q[1], sizeof q[0]); /* and nothing behind is touched */
+            kc_same(scale[0], scale[1], sl_act_scales(cols), kc_rung_name(rung), "%d columns",
+                    cols);
+        }
 }
 
 static float tree(const float *lane)
@@ -309,9 +336,8 @@ int main(int argc, char **argv)
 {
     kc_start(argc, argv, "test_act");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(packing),
-        cmocka_unit_test(products),
-        cmocka_unit_test(ranges_and_batches),
+        cmocka_unit_test(packing),  cmocka_unit_test(packing_variants),
+        cmocka_unit_test(products), cmocka_unit_test(ranges_and_batches),
         cmocka_unit_test(distance),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
