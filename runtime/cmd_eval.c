@@ -321,6 +321,7 @@ static int open_ref(sluice_pack **p, sluice_session **s, const char *path, sluic
                     int vocab, sluice_error *e)
 {
     sluice_plan_info plan;
+    opts.exact = 1; /* distances are to the model, not to a path */
     opts.trace = NULL;
     opts.bits = 0;
     opts.bank_dirs = NULL;
