@@ -13,7 +13,10 @@
  *
  * Trellis formats take the panel for any number of tokens: decoding them outweighs the detour.
  *
- * In both, lane j of a (row, token) meets columns j, j + 16, ... in ascending order: the sums are
+ * Many tokens of the fast path ("fused"): the panel is turned, so that rows are lanes, and multiplied by the
+ * matrix product of body_tile.h.
+ *
+ * In the first two, lane j of a (row, token) meets columns j, j + 16, ... in ascending order: the sums are
  * those of sl_mul_c bit for bit, whatever the blocking.
  *
  * The including file defines, beside the operations of its simd header:
@@ -21,6 +24,8 @@
  *   void dec_F(const struct sl_row *, int b, vf *w)  block b of the segment, 32 columns,
  *                                          F = f32 bf16 f16 t8 t6 t4 mxfp4 m4
  *   void w_decode(const struct sl_w_row *, int b0, int n, float *)  blocks of a trellis row
+ *   TURN, void turn(const float *from, size_t ldf, float *to, size_t ldt)
+ *                                          TURN x TURN numbers, to[j][i] = from[i][j]
  *   MX_ORDER                               1 when dec_mx gives columns in another lane order, then
  *   void mx_order_x(float *to, const float *from)    16 floats of x into that order, and
  *   void mx_natural(float *to, const vf *w)          a decoded block back to column order
@@ -34,6 +39,7 @@
 #include "kernels/lanes.h"
 #include "kernels/reference.h"
 #include "kernels/simd_common.h"
+#include "kernels/variants.h"
 
 enum {
     BLOCK = 32,
@@ -45,7 +51,8 @@ enum {
     PANEL_ROWS = 16,
     PANEL_COLS = 256,  /* 16 KiB: half of a first-level cache */
     PANEL_TOKENS = 48, /* lanes: 48 KiB */
-    FEW_TOKENS = 3
+    FEW_TOKENS = 3,
+    FUSED_ROWS = 32 /* a turned panel: 32 KiB, half of it at a time beside the tokens */
 };
 
 /* ---- rows of a format */
@@ -412,6 +419,49 @@ void SL_ISA(sl_mul)(const struct sl_mat *w, int row0, int row1, const float *x, 
         mul_many(w, row0, row1, x, ldx, n_tok, y, ldy);
     } else {
         mul_few(w, row0, row1, x, ldx, n_tok, y, ldy);
+    }
+}
+
+/* ---- fused */
+
+/* panel[rows][columns] to turned[columns][rows]; both counts rounded up to TURN within the arrays. */
+static void turn_panel(float (*panel)[PANEL_COLS], int rows, int cols, float (*turned)[FUSED_ROWS])
+{
+    for (int r = 0; r < rows; r += TURN)
+        for (int c = 0; c < cols; c += TURN)
+            turn(&panel[r][c], PANEL_COLS, &turned[c][r], FUSED_ROWS);
+}
+
+void SL_ISA(sl_mul_fused)(const struct sl_mat *w, int row0, int row1, const float *x, size_t ldx,
+                          int n_tok, float *y, size_t ldy)
+{
+    assert(row0 >= 0 && row0 <= row1 && row1 <= w->rows && n_tok >= 0);
+    if (!sl_fmt_is_trellis(w->fmt) && !rows_of(w->fmt)) {
+        sl_mul_fused_c(w, row0, row1, x, ldx, n_tok, y, ldy);
+        return;
+    }
+    float panel[FUSED_ROWS][PANEL_COLS] __attribute__((aligned(64)));
+    float turned[PANEL_COLS][FUSED_ROWS] __attribute__((aligned(64)));
+    for (int r0 = row0; r0 < row1; r0 += FUSED_ROWS) {
+        const int nr = row1 - r0 < FUSED_ROWS ? row1 - r0 : FUSED_ROWS;
+        for (int r = nr; r % TURN; r++) memset(panel[r], 0, sizeof panel[r]);
+        for (int c = 0; c < w->cols; c += PANEL_COLS) {
+            const int n = w->cols - c < PANEL_COLS ? w->cols - c : PANEL_COLS;
+            for (int r = 0; r < nr; r++) panel_row(w, r0 + r, c, n, panel[r]);
+            turn_panel(panel, nr, n, turned);
+            const struct sl_mm mm = {.A = x + c,
+                                     .B = turned[0],
+                                     .C = y + r0,
+                                     .si = ldx,
+                                     .sk = 1,
+                                     .ldb = FUSED_ROWS,
+                                     .ldc = ldy,
+                                     .m = n_tok,
+                                     .n = nr,
+                                     .depth = n,
+                                     .add = c > 0};
+            SL_ISA(sl_mm)(&mm);
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 #define TAKE(isa)                                                                                  \
     do {                                                                                           \
         k->mul = sl_mul_##isa;                                                                     \
+        k->mul_fused = sl_mul_fused_##isa;                                                         \
         k->dot = sl_dot_##isa;                                                                     \
         k->exp = sl_exp_##isa;                                                                     \
         k->sigmoid = sl_sigmoid_##isa;                                                             \
@@ -34,6 +35,7 @@ void sl_kernels_init(struct sl_kernels *k, unsigned cpu)
     *k = (struct sl_kernels){
         .cpu = cpu,
         .mul = sl_mul_c,
+        .mul_fused = sl_mul_fused_c,
         .dot = sl_dot_c,
         .exp = sl_exp_c,
         .sigmoid = sl_sigmoid_c,

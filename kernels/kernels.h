@@ -97,6 +97,11 @@ struct sl_kernels {
     /* ---- the fast path's attention; sums here fuse product and addition (fmaf), in an order that shape
      * alone fixes, so every ISA has the bits of _c */
 
+    /* The product of `mul` for many tokens, its sums in another order: from 0 on, columns ascending, fused.
+     * Equality: bits equal to _c; for one token equal to the same token in any batch. */
+    void (*mul_fused)(const struct sl_mat *w, int row0, int row1, const float *x, size_t ldx,
+                      int n_tok, float *y, size_t ldy);
+
     /* Columns [0, n) of rows [row0, row1) to f32, exact: out[(r - row0)*ldo + c]. ldo is at least n
      * rounded up to 32, and columns up to there may be written. */
     void (*decode)(const struct sl_mat *w, int row0, int row1, int n, float *out, size_t ldo);

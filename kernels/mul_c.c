@@ -4,6 +4,7 @@
  * token live across segments, so that the order of additions depends on the column alone. Segments
  * are a multiple of 16 columns: a lane meets its columns in the same order as in one long loop. */
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 #include "kernels/lanes.h"
 #include "kernels/reference.h"
@@ -45,4 +46,23 @@ void sl_mul_c(const struct sl_mat *w, int row0, int row1, const float *x, size_t
             for (int t = 0; t < nt; t++) y[(size_t)(t0 + t) * ldy + r] = sl_lanes_sum(lane[t]);
         }
     }
+}
+
+void sl_mul_fused_c(const struct sl_mat *w, int row0, int row1, const float *x, size_t ldx,
+                    int n_tok, float *y, size_t ldy)
+{
+    assert(row0 >= 0 && row0 <= row1 && row1 <= w->rows && n_tok >= 0);
+    float seg[SEGMENT];
+    for (int r = row0; r < row1; r++)
+        for (int c = 0; c < w->cols; c += SEGMENT) {
+            const int n = w->cols - c < SEGMENT ? w->cols - c : SEGMENT;
+            sl_mat_decode_cols(w, r, c, n, seg);
+            for (int t = 0; t < n_tok; t++) {
+                const float *from = x + (size_t)t * ldx + c;
+                float *to = y + (size_t)t * ldy + r;
+                float s = c ? *to : 0.0f;
+                for (int i = 0; i < n; i++) s = fmaf(from[i], seg[i], s);
+                *to = s;
+            }
+        }
 }

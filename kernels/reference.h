@@ -12,6 +12,8 @@ void sl_mat_decode_cols(const struct sl_mat *w, int row, int col0, int n, float 
 
 void sl_mul_c(const struct sl_mat *w, int row0, int row1, const float *x, size_t ldx, int n_tok,
               float *y, size_t ldy);
+void sl_mul_fused_c(const struct sl_mat *w, int row0, int row1, const float *x, size_t ldx,
+                    int n_tok, float *y, size_t ldy);
 float sl_dot_c(const float *a, const float *b, int n);
 
 void sl_exp_c(float *y, const float *x, int n);

@@ -9,6 +9,8 @@
 #define SL_VARIANTS(isa)                                                                           \
     void sl_mul_##isa(const struct sl_mat *w, int row0, int row1, const float *x, size_t ldx,      \
                       int n_tok, float *y, size_t ldy);                                            \
+    void sl_mul_fused_##isa(const struct sl_mat *w, int row0, int row1, const float *x,            \
+                            size_t ldx, int n_tok, float *y, size_t ldy);                          \
     float sl_dot_##isa(const float *a, const float *b, int n);                                     \
     void sl_exp_##isa(float *y, const float *x, int n);                                            \
     void sl_sigmoid_##isa(float *y, const float *x, int n);                                        \

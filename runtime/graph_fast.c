@@ -1,7 +1,7 @@
 /* Int8 activations of the fast path: which products take them, and where the packed inputs lie.
  *
- * A product of few tokens is bound by the bytes of its weights, and integer products read fewer
- * instructions a byte; one of many tokens decodes a block once for all of them, and floats are as fast.
+ * A product of few tokens is bound by decoding its weights, which integers make shortest; one of many
+ * decodes them once for all of its tokens, and fused floats are faster (from 4 tokens on with AVX2).
  * The choice looks at the format and at the tokens of the whole product alone (of an expert: its pairs of
  * the chunk), never at how the product is cut, so that neither threads nor the order in which experts
  * arrive can change a bit: an integer product gives a token the same bits in any batch.
@@ -12,13 +12,18 @@
 
 enum {
     PLANES = 2,      /* a8x2: one plane flips experts that are nearly tied */
-    TOKENS = 16,     /* of a packed product, at most */
+    TOKENS = 3,      /* of a packed product, at most */
     HERE_MAX = 16384 /* floats that the calling thread packs itself: about 5 us */
 };
 
 bool sl_graph_packs(const struct sl_graph *g, enum sl_fmt fmt, int n)
 {
     return g->fast && n <= TOKENS && sl_act_order_of(fmt) != SL_ACT_NONE;
+}
+
+bool sl_graph_fuses(const struct sl_graph *g, int n)
+{
+    return g->fast && n > TOKENS;
 }
 
 static size_t bytes_of(int n_tok, int cols)
@@ -126,7 +131,7 @@ void sl_graph_mul_here(struct sl_graph *g, const struct sl_mat *w, const float *
                        int n, int n_all, float *y, size_t ldy, float *mem)
 {
     if (!sl_graph_packs(g, w->fmt, n_all)) {
-        g->k.mul(w, 0, w->rows, x, ldx, n, y, ldy);
+        (sl_graph_fuses(g, n_all) ? g->k.mul_fused : g->k.mul)(w, 0, w->rows, x, ldx, n, y, ldy);
         return;
     }
     int8_t *q = (int8_t *)mem;

@@ -17,6 +17,7 @@
 #define MIN_COST   16384 /* multiply-adds that are worth a task: about 2 us */
 #define ROW_STEP   8     /* kernels take rows in fours or eights */
 #define POST_CHUNK 256
+#define FAST_BATCH 192 /* tokens at a time on the fast path: turning a panel must not count */
 
 struct mul_job {
     struct sl_graph *g;
@@ -70,7 +71,8 @@ static void product(const struct sl_graph *g, const struct sl_seg *s, const stru
 {
     y += (size_t)t * s->ldy;
     if (act < 0) {
-        g->k.mul(w, row0, row1, s->x + (size_t)t * s->ldx, s->ldx, n, y, s->ldy);
+        (sl_graph_fuses(g, s->n_all ? s->n_all : s->n_tok) ? g->k.mul_fused : g->k.mul)(
+            w, row0, row1, s->x + (size_t)t * s->ldx, s->ldx, n, y, s->ldy);
         return;
     }
     struct sl_act a = g->packed[act].act;
@@ -82,8 +84,9 @@ static void product(const struct sl_graph *g, const struct sl_seg *s, const stru
 
 static void mul_rows(struct sl_graph *g, const struct sl_seg *s, int row0, int row1)
 {
-    for (int t = 0; t < s->n_tok; t += SL_GRAPH_BATCH) {
-        const int n = s->n_tok - t < SL_GRAPH_BATCH ? s->n_tok - t : SL_GRAPH_BATCH;
+    const int batch = g->fast ? FAST_BATCH : SL_GRAPH_BATCH;
+    for (int t = 0; t < s->n_tok; t += batch) {
+        const int n = s->n_tok - t < batch ? s->n_tok - t : batch;
         float *y = s->to_y2 ? s->y2 : s->y;
         product(g, s, s->w, s->act, row0, row1, t, n, y);
         if (s->w2) product(g, s, s->w2, s->act2, row0, row1, t, n, s->y2);

@@ -281,11 +281,13 @@ void sl_graph_situ(struct sl_graph *g, const struct sl_seg *s, int tok, int row0
 /* Rows [row, row + n) of a plain or trunk matrix as a matrix. */
 struct sl_mat sl_graph_rows(const struct sl_mat *w, int row, int n);
 
-/* graph_fast.c: int8 activations of the fast path. Packs what segs[n] read, each input once, and says in
+/* graph_fast.c: products of the fast path. Packs what segs[n] read, each input once, and says in
  * the segments where it lies; nothing on the exact path. */
 void sl_graph_pack(struct sl_graph *g, struct sl_seg *segs, int n);
 /* Whether a matrix of this format takes packed activations, for a product of n tokens. */
 bool sl_graph_packs(const struct sl_graph *g, enum sl_fmt fmt, int n);
+/* Whether a product of n tokens takes fused sums. */
+bool sl_graph_fuses(const struct sl_graph *g, int n);
 /* A whole product inside a task: n rows of x, as sl_graph_mul would compute them; mem: scratch of
  * sl_graph_pack_floats(cols). */
 void sl_graph_mul_here(struct sl_graph *g, const struct sl_mat *w, const float *x, size_t ldx,

@@ -123,4 +123,18 @@ SL_INLINE void dec_m4(const struct sl_row *r, int b, vf *w)
     dec_mx(r->codes + (size_t)b * 16, sl_m4_scale(r->scales, r->e, b), w);
 }
 
+#define TURN 4
+
+/* Four by four numbers, turned in registers. */
+SL_INLINE void turn(const float *from, size_t ldf, float *to, size_t ldt)
+{
+    float32x4_t r[4];
+    for (int i = 0; i < 4; i++) r[i] = vld1q_f32(from + (size_t)i * ldf);
+    const float32x4x2_t a = vtrnq_f32(r[0], r[1]), b = vtrnq_f32(r[2], r[3]);
+    vst1q_f32(to, vcombine_f32(vget_low_f32(a.val[0]), vget_low_f32(b.val[0])));
+    vst1q_f32(to + ldt, vcombine_f32(vget_low_f32(a.val[1]), vget_low_f32(b.val[1])));
+    vst1q_f32(to + 2 * ldt, vcombine_f32(vget_high_f32(a.val[0]), vget_high_f32(b.val[0])));
+    vst1q_f32(to + 3 * ldt, vcombine_f32(vget_high_f32(a.val[1]), vget_high_f32(b.val[1])));
+}
+
 #include "kernels/body_mul.h"

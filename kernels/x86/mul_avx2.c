@@ -162,4 +162,5 @@ static inline void mx_natural(float *to, const vf *w)
 
 static const uint8_t mx_lane[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
 
+#include "kernels/x86/turn_x86.h"
 #include "kernels/body_mul.h"

@@ -118,4 +118,5 @@ SL_INLINE void dec_m4(const struct sl_row *r, int b, vf *w)
     dec_mx(r->codes + (size_t)b * 16, sl_m4_scale(r->scales, r->e, b), w);
 }
 
+#include "kernels/x86/turn_x86.h"
 #include "kernels/body_mul.h"

@@ -206,9 +206,18 @@ static float plain_dot(const float *a, const float *b, int n)
     return lane[0];
 }
 
-static void one_case(enum sl_fmt fmt, int rows, int row0, int row1, int cols, int n_tok,
-                     enum weights wk, enum kc_fill xk)
+/* The order of mul_fused. */
+static float fused_dot(const float *row, const float *x, int n)
 {
+    float sum = 0.0f;
+    for (int c = 0; c < n; c++) sum = fmaf(x[c], row[c], sum);
+    return sum;
+}
+
+static void one_product(bool fused, enum sl_fmt fmt, int rows, int row0, int row1, int cols,
+                        int n_tok, enum weights wk, enum kc_fill xk)
+{
+    float (*const dot)(const float *, const float *, int) = fused ? fused_dot : plain_dot;
     struct matrix w = make(fmt, rows, cols, wk);
     size_t ldx = (size_t)(cols + kc_below(9)), ldy = (size_t)(rows + kc_below(5));
     size_t ny = (size_t)n_tok * ldy;
@@ -219,21 +228,30 @@ static void one_case(enum sl_fmt fmt, int rows, int row0, int row1, int cols, in
     for (int r = row0; r < row1; r++) {
         sl_mat_decode_row(&w.m, r, row);
         for (int t = 0; t < n_tok; t++)
-            want[(size_t)t * ldy + (size_t)r] = plain_dot(row, x + (size_t)t * ldx, cols);
+            want[(size_t)t * ldy + (size_t)r] = dot(row, x + (size_t)t * ldx, cols);
     }
     for (int i = 0; i < kc_rungs(); i++) {
         float *y = kc_floats(ny);
         for (size_t j = 0; j < ny; j++) y[j] = -12345.0f;
-        kc_rung(i)->mul(&w.m, row0, row1, x, ldx, n_tok, y, ldy);
+        const struct sl_kernels *k = kc_rung(i);
+        (fused ? k->mul_fused : k->mul)(&w.m, row0, row1, x, ldx, n_tok, y, ldy);
         kc_same(want, y, ny, kc_rung_name(i),
-                "mul %s %d x %d, rows %d..%d, %d tokens, stride %zu, weights %d, x %d",
-                sl_fmt_name(fmt), rows, cols, row0, row1, n_tok, ldx, (int)wk, (int)xk);
+                "mul%s %s %d x %d, rows %d..%d, %d tokens, stride %zu, weights %d, x %d",
+                fused ? "_fused" : "", sl_fmt_name(fmt), rows, cols, row0, row1, n_tok, ldx,
+                (int)wk, (int)xk);
         kc_free(y, "y");
     }
     kc_free(x, "x");
     kc_free(want, "want");
     kc_free(row, "row");
     drop(&w);
+}
+
+static void one_case(enum sl_fmt fmt, int rows, int row0, int row1, int cols, int n_tok,
+                     enum weights wk, enum kc_fill xk)
+{
+    for (int fused = 0; fused < 2; fused++)
+        one_product(fused, fmt, rows, row0, row1, cols, n_tok, wk, xk);
 }
 
 static int fit(enum sl_fmt fmt, int cols)
