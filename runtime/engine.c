@@ -254,17 +254,85 @@ static void measured(struct sluice_session *s, enum sl_engine_group g, uint64_t 
     s->plan.info.groups[g].measured_bytes = bytes;
 }
 
-static int open_parts(struct sluice_session *s, const struct sl_engine_opts *o, struct sl_err *err)
+static void close_engine(struct sl_engine *e)
+{
+    if (!e) return;
+    sl_graph_close(e->graph);
+    sl_store_close(e->store);
+    sl_pool_close(e->pool);
+    sl_arena_free(&e->arena);
+    free(e);
+}
+
+static void take_seat(struct sluice_session *s, struct sl_engine *e, struct sl_seat *seat)
+{
+    s->e = e;
+    s->seat = seat;
+    s->pool = e->pool;
+    s->store = e->store;
+    s->graph = e->graph;
+    s->state = seat->state;
+    s->ids = seat->ids;
+    s->rows = e->rows;
+    seat->taken = true;
+    e->users++;
+}
+
+static int open_seats(struct sluice_session *s, struct sl_engine *e, struct sl_err *err)
 {
     const struct sl_config *c = &s->p->pack->cfg;
     const struct sl_engine_plan *plan = &s->plan;
-    int rc = sl_pool_open(&s->pool, plan->threads, err);
+    e->n_seats = plan->seats;
+    for (int i = 0; i < e->n_seats; i++) {
+        struct sl_seat *t = &e->seat[i];
+        t->ids = sl_arena_alloc(&e->arena, plan->info.ctx * sizeof *t->ids, 64);
+        if (!t->ids) return sl_fail(err, SL_E_BUDGET, NULL, NULL, "session arena is too small");
+        int rc = sl_state_open(&t->state, c, plan->info.ctx, plan->expanded, &e->arena, err);
+        if (rc) return rc;
+    }
+    e->step_ids = sl_arena_alloc(&e->arena, plan->panel * sizeof *e->step_ids, 64);
+    return e->step_ids ? 0 : sl_fail(err, SL_E_BUDGET, NULL, NULL, "session arena is too small");
+}
+
+static int open_rows(struct sluice_session *s, struct sl_engine *e, struct sl_err *err)
+{
+    const size_t vocab = (size_t)s->p->pack->cfg.vocab_size;
+    const uint64_t before = sl_state_recurrent_bytes(&s->p->pack->cfg, e->seat[0].state->form);
+    size_t mark = e->arena.used;
+    bool ok = true;
+    for (int i = 0; i < e->n_seats && s->plan.draft; i++)
+        ok &= (e->seat[i].before = sl_arena_alloc(&e->arena, before, 64)) != NULL;
+    measured(s, SL_EG_DRAFT, e->arena.used - mark);
+    mark = e->arena.used;
+    e->rows = sl_arena_alloc(&e->arena, s->plan.logit_rows * vocab * sizeof(float), 64);
+    e->sampler.n = (int)vocab;
+    e->sampler.weight = sl_arena_alloc(&e->arena, vocab * sizeof(float), 64);
+    e->sampler.order = sl_arena_alloc(&e->arena, vocab * sizeof(int32_t), 64);
+    for (int i = 0; i < e->n_seats; i++) {
+        float *own = e->rows;
+        if (e->n_seats > 1) own = sl_arena_alloc(&e->arena, vocab * sizeof(float), 64);
+        e->seat[i].own = own;
+        ok &= own != NULL;
+    }
+    if (!ok || !e->rows || !e->sampler.weight || !e->sampler.order)
+        return sl_fail(err, SL_E_BUDGET, NULL, NULL, "session arena of %zu bytes is too small",
+                       e->arena.bytes);
+    measured(s, SL_EG_LOGITS, e->arena.used - mark);
+    return 0;
+}
+
+static int open_parts(struct sluice_session *s, struct sl_engine *e, const struct sl_engine_opts *o,
+                      struct sl_err *err)
+{
+    const struct sl_config *c = &s->p->pack->cfg;
+    const struct sl_engine_plan *plan = &s->plan;
+    int rc = sl_pool_open(&e->pool, plan->threads, err);
     if (rc) return rc;
-    rc = sl_arena_init(&s->arena, plan->session_bytes, "session", err);
+    rc = sl_arena_init(&e->arena, plan->session_bytes, "session", err);
     if (rc) return rc;
-    sl_numa_pin_workers(sl_numa_system(), s->pool);
-    sl_numa_interleave(sl_numa_system(), s->arena.base, s->arena.bytes);
-    touch(&s->arena, s->pool);
+    sl_numa_pin_workers(sl_numa_system(), e->pool);
+    sl_numa_interleave(sl_numa_system(), e->arena.base, e->arena.bytes);
+    touch(&e->arena, e->pool);
     struct sl_stream_opts ring = {.parts = s->p->model->parts, .n_parts = s->p->model->n_parts};
     sl_trunk_ring(s->p->pack, &ring.piece_bytes, &ring.n_pieces);
     const struct sl_store_opts so = {.stream = ring.n_parts ? &ring : NULL,
@@ -273,45 +341,35 @@ static int open_parts(struct sluice_session *s, const struct sl_engine_opts *o, 
                                      .evict = o->evict,
                                      .check_crc = o->check_crc,
                                      .check_first = o->check_first};
-    rc = sl_store_open(&s->store, s->p->pack, &so, err);
+    rc = sl_store_open(&e->store, s->p->pack, &so, err);
     if (rc) return rc;
 
-    size_t mark = s->arena.used;
-    s->ids = sl_arena_alloc(&s->arena, plan->info.ctx * sizeof *s->ids, 64);
-    if (!s->ids) return sl_fail(err, SL_E_BUDGET, NULL, NULL, "session arena is too small");
-    rc = sl_state_open(&s->state, c, plan->info.ctx, plan->expanded, &s->arena, err);
+    size_t mark = e->arena.used;
+    rc = open_seats(s, e, err);
     if (rc) return rc;
-    uint64_t state_bytes = s->arena.used - mark;
-    mark = s->arena.used;
+    uint64_t state_bytes = e->arena.used - mark;
+    mark = e->arena.used;
     struct sl_graph_opts go = {(int)plan->panel, plan->info.ctx, o->fast};
-    rc = sl_graph_open(&s->graph, s->p->model, &s->kernels, s->pool, s->store, &s->arena, &go, err);
+    rc = sl_graph_open(&e->graph, s->p->model, &s->kernels, e->pool, e->store, &e->arena, &go, err);
     if (rc) return rc;
-    sl_graph_set_ranks(s->graph, s->plan.ranks.ranks);
+    sl_graph_set_ranks(e->graph, s->plan.ranks.ranks);
     if (o->lookahead)
-        rc = sl_lookahead_open(&s->ahead, s->p->model, s->p->ahead_maps, o->lookahead, &s->arena,
+        rc = sl_lookahead_open(&e->ahead, s->p->model, s->p->ahead_maps, o->lookahead, &e->arena,
                                err);
     if (rc) return rc;
-    measured(s, SL_EG_ACTIVATIONS, s->arena.used - mark);
-
-    mark = s->arena.used;
-    size_t vocab = (size_t)c->vocab_size;
-    s->rows = sl_arena_alloc(&s->arena, plan->logit_rows * vocab * sizeof(float), 64);
-    s->sampler.n = c->vocab_size;
-    s->sampler.weight = sl_arena_alloc(&s->arena, vocab * sizeof(float), 64);
-    s->sampler.order = sl_arena_alloc(&s->arena, vocab * sizeof(int32_t), 64);
-    if (!s->rows || !s->sampler.weight || !s->sampler.order)
-        return sl_fail(err, SL_E_BUDGET, NULL, NULL, "session arena of %zu bytes is too small",
-                       s->arena.bytes);
-    measured(s, SL_EG_LOGITS, s->arena.used - mark);
+    measured(s, SL_EG_ACTIVATIONS, e->arena.used - mark);
+    rc = open_rows(s, e, err);
+    if (rc) return rc;
 
     /* The state's parts have the sizes they were priced at, or opening would have failed. */
     struct sl_state_bytes sb;
     sl_state_price(c, plan->info.ctx, plan->expanded, &sb);
-    measured(s, SL_EG_KDA, sb.kda);
-    measured(s, SL_EG_CONV, sb.conv);
-    measured(s, SL_EG_MLA, sb.mla_rows);
-    measured(s, SL_EG_KEYS, sb.mla_expanded);
-    uint64_t parts = sb.kda + sb.conv + sb.mla_rows + sb.mla_expanded;
+    const uint64_t seats = (uint64_t)e->n_seats;
+    measured(s, SL_EG_KDA, seats * sb.kda);
+    measured(s, SL_EG_CONV, seats * sb.conv);
+    measured(s, SL_EG_MLA, seats * sb.mla_rows);
+    measured(s, SL_EG_KEYS, seats * sb.mla_expanded);
+    uint64_t parts = seats * (sb.kda + sb.conv + sb.mla_rows + sb.mla_expanded);
     measured(s, SL_EG_TABLES,
              (state_bytes > parts ? state_bytes - parts : 0) +
                  (s->p->arena.used - s->p->trunk_bytes));
@@ -345,8 +403,13 @@ int sluice_session_open(sluice_session **out, sluice_pack *p, const sluice_optio
         s->p = NULL;
         goto fail;
     }
-    rc = open_parts(s, &o, &err);
-    if (rc) goto fail;
+    struct sl_engine *e = calloc(1, sizeof *e);
+    rc = e ? open_parts(s, e, &o, &err) : sl_fail(&err, SL_E_NOMEM, NULL, NULL, "no memory");
+    if (rc) {
+        close_engine(e);
+        goto fail;
+    }
+    take_seat(s, e, &e->seat[0]);
     s->evict = o.evict;
     page_faults(&s->minor_faults, &s->major_faults);
     if (opts && opts->trace && sluice_trace(s, opts->trace, error)) {
@@ -361,14 +424,43 @@ fail:
     return sl_engine_give(error, &err, rc);
 }
 
+int sluice_session_join(sluice_session **out, sluice_session *beside, sluice_error *error)
+{
+    struct sl_err err = {0};
+    struct sl_engine *e = beside->e;
+    int i = 0;
+    *out = NULL;
+    while (i < e->n_seats && e->seat[i].taken) i++;
+    if (i == e->n_seats)
+        return sl_engine_give(
+            error, &err,
+            sl_fail(&err, SL_E_ARG, NULL, "seats", "all %d of this engine are taken", e->n_seats));
+    struct sluice_session *s = calloc(1, sizeof *s);
+    if (!s) return sl_engine_give(error, &err, sl_fail(&err, SL_E_NOMEM, NULL, NULL, "no memory"));
+    s->p = beside->p;
+    s->plan = beside->plan;
+    s->kernels = beside->kernels;
+    s->evict = beside->evict;
+    s->minor_faults = beside->minor_faults;
+    s->major_faults = beside->major_faults;
+    pthread_mutex_lock(&s->p->lock);
+    s->p->users++;
+    pthread_mutex_unlock(&s->p->lock);
+    take_seat(s, e, &e->seat[i]);
+    sl_state_reset(s->state);
+    *out = s;
+    return 0;
+}
+
 void sluice_session_close(sluice_session *s)
 {
     if (!s) return;
     if (s->trace) sl_trace_finish(s->trace, false, NULL);
-    sl_graph_close(s->graph);
-    sl_store_close(s->store);
-    sl_pool_close(s->pool);
-    sl_arena_free(&s->arena);
+    if (s->e) {
+        if (s->trace || s->routes) sl_graph_observe(s->graph, NULL);
+        s->seat->taken = false;
+        if (--s->e->users == 0) close_engine(s->e);
+    }
     free(s->routes);
     if (s->p) give_weights(s->p);
     free(s);
@@ -392,8 +484,8 @@ const float *sluice_logits(const sluice_session *s)
 
 /* ---------------------------------------------------------------- feeding and picking */
 
-static int check_feed(const struct sluice_session *s, const int32_t *ids, size_t n,
-                      struct sl_err *err)
+int sl_engine_check_feed(const struct sluice_session *s, const int32_t *ids, size_t n,
+                         struct sl_err *err)
 {
     uint64_t ctx = s->plan.info.ctx;
     uint64_t at = s->state->position;
@@ -411,11 +503,11 @@ static int check_feed(const struct sluice_session *s, const int32_t *ids, size_t
     return 0;
 }
 
-static double drive_busy(const sluice_session *s)
+static double drive_busy(const struct sl_engine *e)
 {
     struct sl_store_stats st;
     double sum = 0;
-    sl_store_get_stats(s->store, &st);
+    sl_store_get_stats(e->store, &st);
     for (int i = 0; i < st.n_drives; i++) sum += st.drives[i].busy_seconds;
     return st.n_drives ? sum / st.n_drives : 0;
 }
@@ -432,45 +524,60 @@ static void copy_drives(const struct sl_store_stats *st, sluice_stats *out)
 }
 
 static void add_stages(sluice_stages *sum, const struct sl_stage_seconds *before,
-                       const struct sl_stage_seconds *after)
+                       const struct sl_stage_seconds *after, double share)
 {
-    sum->attention += after->attention - before->attention;
-    sum->experts += after->experts - before->experts;
-    sum->waiting += after->waiting - before->waiting;
-    sum->head += after->head - before->head;
+    sum->attention += share * (after->attention - before->attention);
+    sum->experts += share * (after->experts - before->experts);
+    sum->waiting += share * (after->waiting - before->waiting);
+    sum->head += share * (after->head - before->head);
+}
+
+void sl_engine_clock_begin(const struct sl_engine *e, struct sl_feed_clock *c)
+{
+    sl_graph_get_stages(e->graph, &c->stages);
+    c->busy = drive_busy(e);
+    c->start = now_seconds();
+}
+
+void sl_engine_clock_end(struct sl_engine *e, const struct sl_feed_clock *c, double share)
+{
+    const double seconds = now_seconds() - c->start;
+    const double busy = drive_busy(e) - c->busy;
+    struct sl_stage_seconds after;
+    sl_graph_get_stages(e->graph, &after);
+    add_stages(&e->decode_stages, &c->stages, &after, share);
+    add_stages(&e->prefill_stages, &c->stages, &after, 1 - share);
+    e->decode_busy += share * busy;
+    e->prefill_busy += (1 - share) * busy;
+    e->decode_seconds += share * seconds;
+    e->prefill_seconds += (1 - share) * seconds;
 }
 
 int sluice_feed_logits(sluice_session *s, const int32_t *ids, size_t n, sluice_logits_fn on_logits,
                        void *ctx, sluice_error *error)
 {
     struct sl_err err = {0};
-    int rc = check_feed(s, ids, n, &err);
+    struct sl_engine *e = s->e;
+    int rc = sl_engine_check_feed(s, ids, n, &err);
     if (rc) return sl_engine_give(error, &err, rc);
     bool decode = n == 1 && s->state->position > 0;
-    struct sl_stage_seconds before;
-    sl_graph_get_stages(s->graph, &before);
-    double busy = drive_busy(s);
-    double start = now_seconds();
+    struct sl_feed_clock clock;
+    sl_engine_clock_begin(e, &clock);
     if (n) memcpy(s->ids + s->state->position, ids, n * sizeof *ids);
-    sl_graph_look_ahead(s->graph, decode ? s->ahead : NULL);
+    sl_graph_look_ahead(s->graph, decode ? e->ahead : NULL);
     rc = sl_engine_feed(s, ids, n, on_logits, ctx, &err);
-    double seconds = now_seconds() - start;
     if (rc) {
         s->spoiled = true;
         s->last = NULL;
         /* a callback's own value comes back as it is */
         return err.code ? sl_engine_give(error, &err, rc) : rc;
     }
-    struct sl_stage_seconds after;
-    sl_graph_get_stages(s->graph, &after);
-    add_stages(decode ? &s->decode_stages : &s->prefill_stages, &before, &after);
-    *(decode ? &s->decode_busy : &s->prefill_busy) += drive_busy(s) - busy;
+    sl_engine_clock_end(e, &clock, decode);
     if (decode) {
-        s->decode_tokens++;
-        s->decode_seconds += seconds;
+        e->decode_tokens++;
+        e->decode_steps++;
     } else {
-        s->prefill_tokens += n;
-        s->prefill_seconds += seconds;
+        e->prefill_tokens += n;
     }
     return 0;
 }
@@ -480,21 +587,19 @@ int sluice_feed(sluice_session *s, const int32_t *ids, size_t n, sluice_error *e
     return sluice_feed_logits(s, ids, n, NULL, NULL, error);
 }
 
-static int pick(struct sluice_session *s, const sluice_sampling *sampling, int32_t *id,
-                struct sl_err *err)
+int sl_engine_pick(struct sluice_session *s, const float *logits, uint64_t position,
+                   const sluice_sampling *sampling, int32_t *id, struct sl_err *err)
 {
     static const sluice_sampling greedy = {0, 1, 0, 0};
     const sluice_sampling *o = sampling ? sampling : &greedy;
     double top_p = o->top_p != 0 ? o->top_p : 1;
-    if (!s->last) return sl_fail(err, SL_E_ARG, NULL, NULL, "no token was fed yet");
     /* written so that NaN fails too */
     if (!(o->temperature >= 0 && o->temperature < 1e6))
         return sl_fail(err, SL_E_ARG, NULL, "temperature", "%g is not from 0 to 1e6",
                        o->temperature);
     if (!(top_p > 0 && top_p <= 1))
         return sl_fail(err, SL_E_ARG, NULL, "top_p", "%g is not in (0, 1]", top_p);
-    *id = sl_sample(&s->kernels, &s->sampler, s->last, o->temperature, top_p, o->seed,
-                    s->state->position);
+    *id = sl_sample(&s->kernels, &s->e->sampler, logits, o->temperature, top_p, o->seed, position);
     return !o->ignore_eos && sluice_is_stop(s->p, *id);
 }
 
@@ -502,7 +607,8 @@ int sluice_pick(sluice_session *s, const sluice_sampling *sampling, int32_t *id,
                 sluice_error *error)
 {
     struct sl_err err = {0};
-    int rc = pick(s, sampling, id, &err);
+    int rc = s->last ? sl_engine_pick(s, s->last, s->state->position, sampling, id, &err)
+                     : sl_fail(&err, SL_E_ARG, NULL, NULL, "no token was fed yet");
     return rc < 0 ? sl_engine_give(error, &err, rc) : rc;
 }
 
@@ -529,21 +635,24 @@ void sluice_get_stats(const sluice_session *s, sluice_stats *out)
         .expert_bytes_read = st.bytes_read,
         .expert_hits = st.hits,
         .expert_misses = st.misses,
-        .prefill_tokens = s->prefill_tokens,
-        .decode_tokens = s->decode_tokens,
-        .prefill_seconds = s->prefill_seconds,
-        .decode_seconds = s->decode_seconds,
+        .prefill_tokens = s->e->prefill_tokens,
+        .decode_tokens = s->e->decode_tokens,
+        .prefill_seconds = s->e->prefill_seconds,
+        .decode_seconds = s->e->decode_seconds,
         .stall_seconds = st.stall_seconds + st.stream_stall_seconds,
-        .prefill_stages = s->prefill_stages,
-        .decode_stages = s->decode_stages,
-        .prefill_drive_busy_seconds = s->prefill_busy,
-        .decode_drive_busy_seconds = s->decode_busy,
+        .prefill_stages = s->e->prefill_stages,
+        .decode_stages = s->e->decode_stages,
+        .prefill_drive_busy_seconds = s->e->prefill_busy,
+        .decode_drive_busy_seconds = s->e->decode_busy,
         .trunk_bytes_read = sl_trunk_bytes_read(s->p->trunk) + st.stream_bytes,
         .trunk_bytes_streamed = st.stream_bytes,
         .expert_bytes_used = st.bytes_used,
         .expert_refill_bytes = st.refill_bytes,
         .lent_peak_bytes = st.lent_peak_bytes,
-        .prefill_chunks = s->chunks,
+        .decode_steps = s->e->decode_steps,
+        .guessed_tokens = s->e->guessed,
+        .accepted_tokens = s->e->accepted,
+        .prefill_chunks = s->e->chunks,
         .ahead_queued = st.prefetch_issued,
         .ahead_used = st.prefetch_used,
         .ahead_wasted = st.prefetch_wasted,
@@ -556,9 +665,9 @@ void sluice_get_stats(const sluice_session *s, sluice_stats *out)
         .synthetic = s->p->pack->synthetic,
         .isa = sl_cpu_name(s->kernels.cpu),
     };
-    if (s->ahead) {
-        out->ahead_named = s->ahead->stats.named;
-        out->ahead_right = s->ahead->stats.right;
+    if (s->e->ahead) {
+        out->ahead_named = s->e->ahead->stats.named;
+        out->ahead_right = s->e->ahead->stats.right;
     }
     page_faults(&out->minor_faults, &out->major_faults);
     out->minor_faults -= s->minor_faults;

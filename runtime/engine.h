@@ -2,7 +2,8 @@
  *
  *   sluice_pack      manifest + tokenizer + weights (trunk, bound model), loaded by the first session,
  *                    shared by all, dropped with the last
- *   sluice_session   pool, expert store, state, graph; one arena for everything but slots and trunk
+ *   sl_engine        pool, expert store, graph; one arena for everything but slots and trunk; seats
+ *   sluice_session   one sequence: a seat of an engine. Sessions of one engine may take a step together
  *
  * Nothing here grows after sluice_session_open(). */
 #ifndef SL_RUNTIME_ENGINE_H
@@ -32,11 +33,13 @@ struct sl_engine_opts {
     const char *evict; /* a name of evict.h */
     double bits;       /* mean bits a weight read of p36 experts, 0: as the pack's plan says */
     int lookahead;     /* experts of the next layer named ahead, 0: none */
-    bool fast; /* the fast path */
+    bool fast;         /* the fast path */
     bool check_crc, check_first;
     uint64_t prefix_bytes, prefix_disk_bytes;
     const char *prefix_dir; /* NULL: none */
     uint32_t prefix_block;
+    int seats;         /* sequences side by side */
+    int draft;         /* guesses of a step at most, 0: none */
     bool stream_trunk; /* the engine may leave a part of the trunk on the drive */
 };
 
@@ -48,6 +51,7 @@ struct sl_engine_plan {
     bool wide;                /* a lent chunk is one panel */
     struct sl_sweep_in sweep; /* how prompts are cut: engine_prefill.h */
     uint64_t logit_rows;      /* rows of the logits buffer */
+    int seats, draft;
     /* Trunk weights held in memory, and the ring through which the others stream; a ring of 0: all are
      * held. Streamed is what one token, or one prefill chunk, reads of the trunk. Rows of the embedding
      * come one by one when a part is not held. The ring is the session's, the held part is shared. */
@@ -68,6 +72,7 @@ enum sl_engine_group {
     SL_EG_MLA,
     SL_EG_KEYS,
     SL_EG_ACTIVATIONS,
+    SL_EG_DRAFT,
     SL_EG_LOGITS,
     SL_EG_SLOTS,
     SL_EG_PREFIX,
@@ -97,34 +102,77 @@ struct sluice_pack {
     const struct sl_ahead_map *ahead_maps; /* NULL: none in the pack, or look-ahead was off */
 };
 
+#define SL_ENGINE_SEATS SLUICE_MAX_SEATS
+
+/* What one sequence takes. */
+struct sl_seat {
+    struct sl_state *state;
+    int32_t *ids; /* [ctx], those below the position were fed */
+    float *own; /* [vocab]: logits that outlive other seats' steps; with one seat the shared rows */
+    unsigned char *before; /* recurrent state before a step with guesses; NULL without a draft */
+    bool taken;
+};
+
+/* What the sessions of one engine share; the last of them closes it. Used by one thread at a time. */
+struct sl_engine {
+    int users, n_seats;
+    struct sl_seat seat[SL_ENGINE_SEATS];
+    struct sl_arena arena;
+    struct sl_pool *pool;
+    struct sl_store *store;
+    struct sl_graph *graph;
+    struct sl_lookahead *ahead; /* NULL: off */
+    struct sl_sampler sampler;
+    float *rows;       /* [plan.logit_rows][vocab] */
+    int32_t *step_ids; /* [plan.panel] */
+
+    uint64_t prefill_tokens, decode_tokens, chunks; /* chunks: of more than one token */
+    uint64_t decode_steps, guessed, accepted;
+    double prefill_seconds, decode_seconds;
+    sluice_stages prefill_stages, decode_stages;
+    double prefill_busy, decode_busy; /* drive seconds, mean over drives */
+};
+
 struct sluice_session {
     struct sluice_pack *p;
+    struct sl_engine *e;
+    struct sl_seat *seat;
+    /* Of the engine and the seat, for short. */
     struct sl_engine_plan plan;
     struct sl_kernels kernels;
     struct sl_pool *pool;
     struct sl_store *store;
-    struct sl_arena arena;
-    struct sl_state *state;
     struct sl_graph *graph;
-    struct sl_lookahead *ahead; /* NULL: off */
-    struct sl_sampler sampler;
-    int32_t *ids;      /* [ctx], those below the position were fed */
-    float *rows;       /* [plan.logit_rows][vocab] */
+    struct sl_state *state;
+    int32_t *ids;
+    float *rows;
+
     const float *last; /* row of the last token fed, NULL before the first */
     bool spoiled;      /* a feed failed half way */
     const char *evict; /* the policy's name */
     int32_t *routes;   /* [ctx][n_layers][top_k], of a session that others follow; else NULL */
-    struct sl_trace_writer *trace;                  /* NULL: no trace is being written */
-    uint64_t prefill_tokens, decode_tokens, chunks; /* of more than one token */
-    double prefill_seconds, decode_seconds;
-    sluice_stages prefill_stages, decode_stages;
-    double prefill_busy, decode_busy;    /* drive seconds, mean over drives */
+    struct sl_trace_writer *trace;       /* NULL: no trace is being written */
     uint64_t minor_faults, major_faults; /* of the process when the session was opened */
 };
 
 /* Checks o (NULL: all defaults) against the model and fills out. SL_E_ARG names option and value. */
 int sl_engine_options(const struct sl_config *c, const sluice_options *o,
                       struct sl_engine_opts *out, struct sl_err *err);
+
+/* For who times a feed himself: begin, then end with what it turned out to be. */
+struct sl_feed_clock {
+    struct sl_stage_seconds stages;
+    double busy, start;
+};
+void sl_engine_clock_begin(const struct sl_engine *e, struct sl_feed_clock *c);
+/* share: of the time, between 0 and 1, that goes to decode; the rest is prefill's. */
+void sl_engine_clock_end(struct sl_engine *e, const struct sl_feed_clock *c, double share);
+/* SL_E_ARG or SL_E_CTX when these ids cannot be fed. */
+int sl_engine_check_feed(const struct sluice_session *s, const int32_t *ids, size_t n,
+                         struct sl_err *err);
+/* Token after `position` tokens by these logits; SL_E_ARG for sampling that cannot be. */
+int sl_engine_pick(struct sluice_session *s, const float *logits, uint64_t position,
+                   const sluice_sampling *sampling, int32_t *id, struct sl_err *err);
 
 /* Sets the graph's observer for what the session's routes and trace need now. */
 void sl_engine_observe(struct sluice_session *s);

@@ -35,6 +35,7 @@ static const char *const group_names[SL_N_ENGINE_GROUPS] = {
     [SL_EG_MLA] = "MLA cache",
     [SL_EG_KEYS] = "expanded keys",
     [SL_EG_ACTIVATIONS] = "activations",
+    [SL_EG_DRAFT] = "draft states",
     [SL_EG_LOGITS] = "logits",
     [SL_EG_SLOTS] = "expert slots",
     [SL_EG_PREFIX] = "prefix cache",
@@ -94,6 +95,17 @@ int sl_engine_options(const struct sl_config *c, const sluice_options *o,
     out->ram_bytes = o->ram_bytes;
     out->chunk = o->chunk < out->ctx ? o->chunk : out->ctx;
     out->logit_rows = o->logit_rows ? o->logit_rows : LOGIT_ROWS_DEFAULT;
+    if (o->seats < 0 || o->seats > SL_ENGINE_SEATS)
+        return sl_fail(err, SL_E_ARG, NULL, "--seats", "%d is not from 1 to %d", o->seats,
+                       SL_ENGINE_SEATS);
+    if (o->draft < 0 || o->draft > SLUICE_MAX_GUESSES)
+        return sl_fail(err, SL_E_ARG, NULL, "--draft", "%d is not from 0 to %d", o->draft,
+                       SLUICE_MAX_GUESSES);
+    out->seats = o->seats ? o->seats : 1;
+    out->draft = o->draft;
+    /* One row a sequence at least, and one a guess. */
+    const uint64_t least = (uint64_t)out->seats * (uint64_t)(out->draft + 1);
+    if (out->logit_rows < least) out->logit_rows = least;
     out->check_crc = o->check_crc >= 0;
     out->check_first = o->check_crc == 2;
     out->prefix_bytes = o->prefix_bytes;
@@ -111,6 +123,14 @@ static uint64_t store_tables(const struct sl_pack *p)
     return sl_store_table_bytes(p, slot ? sl_store_resident_bytes(p) / slot : 0);
 }
 
+/* The state of every seat; UINT64_MAX where that does not fit 64 bits. */
+static void each_seat(struct sl_state_bytes *b, uint64_t seats)
+{
+    uint64_t *const all[] = {&b->kda, &b->conv, &b->mla_rows, &b->mla_expanded, &b->tables};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!sl_mul_u64(*all[i], seats, all[i])) *all[i] = UINT64_MAX;
+}
+
 /* Everything but the slots for one choice of chunk and expanded keys. */
 static void price(struct sluice_pack *p, const struct sl_engine_opts *o, uint64_t chunk,
                   bool expanded, uint64_t process_bytes, struct sl_engine_plan *out)
@@ -119,9 +139,13 @@ static void price(struct sluice_pack *p, const struct sl_engine_opts *o, uint64_
     const struct sl_graph_opts go = {(int)chunk, o->ctx, o->fast};
     struct sl_state_bytes sb;
     sl_state_price(c, o->ctx, expanded, &sb);
+    const uint64_t seats = o->seats > 1 ? (uint64_t)o->seats : 1;
     uint64_t rows = o->logit_rows < chunk ? o->logit_rows : chunk;
     uint64_t vocab = (uint64_t)c->vocab_size;
-    const uint64_t ids = sl_align_up(o->ctx * sizeof(int32_t), 64); /* of the session, kept */
+    const uint64_t own = seats > 1 ? seats * vocab * sizeof(float) : 0; /* a row each, kept */
+    each_seat(&sb, seats);
+    const uint64_t ids = seats * sl_align_up(o->ctx * sizeof(int32_t), 64) + /* kept */
+                         sl_align_up(chunk * sizeof(int32_t), 64);           /* of a step */
     uint64_t bytes[SL_N_ENGINE_GROUPS] = {
         [SL_EG_TRUNK] = sl_trunk_bytes(p->pack),
         [SL_EG_TABLES] = sl_model_bytes(p->pack) + sb.tables + ids + UINT64_C(2) * ARENA_SLACK +
@@ -131,7 +155,9 @@ static void price(struct sluice_pack *p, const struct sl_engine_opts *o, uint64_
         [SL_EG_MLA] = sb.mla_rows,
         [SL_EG_KEYS] = sb.mla_expanded,
         [SL_EG_ACTIVATIONS] = sl_graph_bytes(c, &go, o->threads),
-        [SL_EG_LOGITS] = rows * vocab * sizeof(float) + sl_sampler_bytes(c->vocab_size),
+        [SL_EG_DRAFT] =
+            o->draft ? seats * sl_align_up(sl_state_recurrent_bytes(c, expanded), 64) : 0,
+        [SL_EG_LOGITS] = rows * vocab * sizeof(float) + own + sl_sampler_bytes(c->vocab_size),
         [SL_EG_PREFIX] = o->prefix_bytes,
         [SL_EG_THREADS] = (uint64_t)(o->threads - 1) * THREAD_BYTES,
         [SL_EG_TOKENIZER] = p->tokenizer_bytes,
@@ -148,6 +174,10 @@ static void price(struct sluice_pack *p, const struct sl_engine_opts *o, uint64_
     out->weights_bytes = bytes[SL_EG_TRUNK] + sl_model_bytes(p->pack) + ARENA_SLACK;
     if (o->lookahead) out->weights_bytes += sl_ahead_maps_bytes(p->pack);
     out->logit_rows = rows;
+    out->seats = (int)seats;
+    out->draft = (uint64_t)o->draft < chunk ? o->draft : (int)chunk - 1;
+    out->info.draft = out->draft;
+    out->info.seats = (int)seats;
     out->expanded = expanded;
     out->info.expanded_keys = expanded;
     out->panel = chunk;

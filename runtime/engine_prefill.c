@@ -1,6 +1,8 @@
 /* Cuts what is fed into chunks, and leases the slots' memory to long ones (see engine_prefill.h). */
 #include "runtime/engine_prefill.h"
 
+#include <string.h>
+
 /* What n lent tokens take is n times token_bytes and at most fixed_bytes more. */
 static void price_loan(const struct sl_config *c, bool wide, struct sl_sweep_in *in)
 {
@@ -45,7 +47,11 @@ static int feed_chunk(struct sluice_session *s, const int32_t *ids, int n, bool 
     int rc = sl_graph_feed(s->graph, s->state, ids, n, rows ? s->rows : NULL, rows, err);
     for (int r = 0; !rc && on_logits && r < rows; r++)
         rc = on_logits(ctx, at + (uint64_t)r, s->rows + (size_t)r * vocab);
-    if (!rc && rows) s->last = s->rows + (size_t)(rows - 1) * vocab;
+    if (!rc && rows) {
+        const float *row = s->rows + (size_t)(rows - 1) * vocab;
+        if (s->e->n_seats > 1) row = memcpy(s->seat->own, row, vocab * sizeof *row);
+        s->last = row;
+    }
     return rc;
 }
 
@@ -90,7 +96,7 @@ int sl_engine_feed(struct sluice_session *s, const int32_t *ids, size_t n,
         rc = feed_chunk(s, ids + i, (int)m, i + m == n, on_logits, ctx, err);
         if (!rc && sweep) sl_store_sweep_routes(s->store, sl_graph_routes(s->graph), (int)m);
         i += m;
-        s->chunks += m > 1;
+        s->e->chunks += m > 1;
     }
     if (sweep) end(s, !rc);
     return rc;

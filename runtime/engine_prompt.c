@@ -142,27 +142,41 @@ static size_t next_stop(const struct sluice_session *s, size_t at, size_t n, con
     return sparse < stop ? sparse : stop;
 }
 
-int sluice_prompt(sluice_session *s, const int32_t *ids, size_t n, const size_t *marks,
-                  size_t n_marks, size_t *cached, sluice_error *error)
+size_t sluice_prompt_stop(const sluice_session *s, size_t n, const size_t *marks, size_t n_marks,
+                          size_t stopped)
+{
+    return next_stop(s, (size_t)s->state->position, n, marks, n_marks, stopped);
+}
+
+int sluice_prompt_begin(sluice_session *s, const int32_t *ids, size_t n, size_t *at,
+                        sluice_error *error)
 {
     struct sl_err err = {0};
     int rc = 0;
-    if (cached) *cached = 0;
+    *at = 0;
     if (!n) rc = sl_fail(&err, SL_E_ARG, NULL, NULL, "prompt: no ids");
     if (n > s->plan.info.ctx)
         rc = sl_fail(&err, SL_E_CTX, NULL, NULL, "prompt: %zu tokens, --ctx is %llu", n,
                      (unsigned long long)s->plan.info.ctx);
     if (!rc) rc = find_start(s, ids, n, &err);
     if (rc) return sl_engine_give(error, &err, rc);
-    size_t at = (size_t)s->state->position;
-    size_t stopped = at;
+    *at = (size_t)s->state->position;
+    return 0;
+}
+
+int sluice_prompt(sluice_session *s, const int32_t *ids, size_t n, const size_t *marks,
+                  size_t n_marks, size_t *cached, sluice_error *error)
+{
+    size_t at;
+    int rc = sluice_prompt_begin(s, ids, n, &at, error);
     if (cached) *cached = at;
-    while (at < n) {
+    if (rc) return rc;
+    for (size_t stopped = at; at < n; stopped = at) {
         const size_t to = next_stop(s, at, n, marks, n_marks, stopped);
         rc = sluice_feed(s, ids + at, to - at, error);
         if (!rc && to < n) rc = sluice_prefix_keep(s, error);
         if (rc) return rc;
-        at = stopped = to;
+        at = to;
     }
     return 0;
 }

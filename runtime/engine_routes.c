@@ -78,7 +78,10 @@ int sluice_follow_routes(sluice_session *s, sluice_session *leader, sluice_error
     const struct sl_config *a = &s->p->pack->cfg;
     const struct sl_config *b = &leader->p->pack->cfg;
     int rc = 0;
-    if (a->n_layers != b->n_layers || a->n_experts != b->n_experts || a->top_k != b->top_k)
+    if (s->e->n_seats > 1)
+        rc = sl_fail(&err, SL_E_ARG, NULL, "routes", "an engine of %d seats cannot follow",
+                     s->e->n_seats);
+    else if (a->n_layers != b->n_layers || a->n_experts != b->n_experts || a->top_k != b->top_k)
         rc = sl_fail(&err, SL_E_ARG, NULL, "routes",
                      "the models differ: %d and %d layers, top %d of %d and top %d of %d",
                      a->n_layers, b->n_layers, a->top_k, a->n_experts, b->top_k, b->n_experts);

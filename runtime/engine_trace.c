@@ -1,6 +1,6 @@
 /* What a session's graph shows to others: routes to the sessions that follow it, and to a trace file.
  *
- * The graph has one observer; it is set here, for whoever wants something. A trace holds the tokens fed
+ * The graph has one observer; it is set here, for whoever wants something, and shows one session's tokens. A trace holds the tokens fed
  * while it is open, decode and prefill alike, and appears under its name when it is ended. */
 #include "offload/trace.h"
 #include "runtime/engine.h"
@@ -17,7 +17,7 @@ static void see(void *ctx, enum sl_point point, int layer, uint64_t position, in
                 const void *data)
 {
     struct sluice_session *s = ctx;
-    if (point != SL_POINT_ROUTE) return;
+    if (point != SL_POINT_ROUTE || sl_graph_seen(s->graph) != s->state) return;
     if (s->routes) sl_engine_note_routes(s, layer, position, n_tokens, data);
     if (s->trace) trace_routes(s, layer, position, n_tokens, data);
 }

@@ -7,9 +7,11 @@
  *     sluice_feed(s, ids, n, &e);                       prompt
  *     while (sluice_next(s, NULL, &id, &e) == 0) ...     tokens
  *
+ * Several sequences at once: options.seats, sluice_session_join(), sluice_step().
+ *
  * Functions return 0 or a negative code; *err (may be NULL) then holds one line for a person. Handles
- * are not thread-safe; different sessions of one pack may be used from different threads, and share
- * the trunk. Sessions are closed before their pack. */
+ * are not thread-safe; sessions of one pack that were opened (not joined) may be used from different
+ * threads, and share the trunk. Sessions are closed before their pack. */
 #ifndef SLUICE_H
 #define SLUICE_H
 
@@ -32,6 +34,8 @@ typedef struct {
 } sluice_error;
 
 #define SLUICE_LOOKAHEAD_ON (-1)
+#define SLUICE_MAX_SEATS    16
+#define SLUICE_MAX_GUESSES  16
 
 /* Zero-initialise; 0 and NULL mean the default. Strings and lists are copied. */
 typedef struct {
@@ -54,6 +58,12 @@ typedef struct {
     /* Mean bits a weight that a token reads of progressive (p36) experts, between their base planes and
      * all; the pack's plan says which ranks of which layer are read whole. 0: as the plan says. */
     double bits;
+    /* Sequences side by side in one engine, at most SLUICE_MAX_SEATS: each takes a state of its own, all
+     * else is there once. 0: 1. */
+    int seats;
+    /* Guesses that a sequence may have in one sluice_step, at most SLUICE_MAX_GUESSES; a sequence then
+     * takes memory for the recurrent state before them too. 0: none. */
+    int draft;
     /* Route trace to write, as sluice_trace() does; used by sluice_session_open. */
     const char *trace;
     /* Further folders to look for expert banks in; used by sluice_pack_open. */
@@ -86,6 +96,8 @@ typedef struct {
     uint64_t chunk, ctx; /* chunk: the longest; what a prompt gets depends on its length too */
     uint64_t panel;      /* tokens of a chunk for which no memory of the slots is lent */
     uint64_t trunk_streamed_bytes; /* read for every token, or panel of a prompt; 0: all is held */
+    int seats;                     /* sequences that the groups hold */
+    int draft;                     /* guesses of a sequence in a step at most */
     int expanded_keys; /* 0: left out for lack of memory; results do not change, long contexts get slower */
     double expert_bits; /* mean bits a weight that a token reads of its experts */
     double expert_kl; /* measured for that plan against the pack's reference; negative: not known */
@@ -111,6 +123,8 @@ typedef struct {
     uint64_t planned_peak_bytes, measured_peak_bytes; /* process peak (VmHWM) */
     uint64_t expert_bytes_read, expert_hits, expert_misses;
     uint64_t prefill_tokens, decode_tokens; /* decode: tokens fed one at a time after the first */
+    uint64_t decode_steps; /* that fed them: fewer with several seats, or guesses */
+    uint64_t guessed_tokens, accepted_tokens; /* of sluice_step; accepted ones are decode tokens */
     double prefill_seconds, decode_seconds, stall_seconds;
     sluice_stages prefill_stages, decode_stages;
     /* With an expert read in flight, mean over the drives: over the seconds above, their busy share. */
@@ -163,6 +177,10 @@ int sluice_plan(sluice_pack *p, const sluice_options *opts, sluice_plan_info *in
 /* Allocates everything the session will ever use. opts NULL: those given to sluice_pack_open. */
 int sluice_session_open(sluice_session **out, sluice_pack *p, const sluice_options *opts,
                         sluice_error *err);
+/* Another sequence of the same engine, empty, where options.seats left room for one. Sessions of one
+ * engine are used by one thread at a time; statistics and plan are the engine's. The engine goes with the
+ * last of them. */
+int sluice_session_join(sluice_session **out, sluice_session *beside, sluice_error *err);
 void sluice_session_close(sluice_session *s);
 void sluice_session_reset(sluice_session *s); /* empty state, position 0; also after an error */
 uint64_t sluice_position(const sluice_session *s);
@@ -177,6 +195,24 @@ int sluice_feed(sluice_session *s, const int32_t *ids, size_t n, sluice_error *e
 typedef int (*sluice_logits_fn)(void *ctx, uint64_t position, const float *logits);
 int sluice_feed_logits(sluice_session *s, const int32_t *ids, size_t n, sluice_logits_fn on_logits,
                        void *ctx, sluice_error *err);
+/* One step of several sessions of one engine. Weights and experts are read once for all of them, so that a
+ * step of many costs less than many steps; each gets, on the exact path, the bits that it gets alone.
+ *
+ * Guesses: tokens that the caller thinks come next. They are computed along and judged one after the other:
+ * as long as a guess is the very token that sluice_pick() would have picked there, with this sampling, it is
+ * kept; the rest leaves no trace. So the text is the one that comes without guesses. */
+typedef struct {
+    sluice_session *session;
+    const int32_t *ids; /* tokens to append */
+    size_t n;           /* 1 or more */
+    const int32_t *guesses;
+    size_t n_guesses; /* at most plan_info.draft; 0: none */
+    const sluice_sampling *sampling;
+    size_t accepted; /* out: guesses that were appended too */
+} sluice_part;
+/* Appends to every session; its logits after the last token are kept. On an error of the arguments or a
+ * full context (-40s, 5 group) nothing is fed; after any other all these sessions are spoiled. */
+int sluice_step(sluice_part *parts, size_t n_parts, sluice_error *err);
 /* Makes ids[0..n) the session's whole sequence with the least work: goes on from where it stands when
  * that is a start of ids, else from the longest stored start (sluice_prefix_keep), else from the
  * beginning. n > 0. *cached (may be NULL) is how many ids were not computed, at most n, and n only where
@@ -188,6 +224,13 @@ int sluice_feed_logits(sluice_session *s, const int32_t *ids, size_t n, sluice_l
  * options.prefix_block ids to the one before are passed over, the first and the last excepted. */
 int sluice_prompt(sluice_session *s, const int32_t *ids, size_t n, const size_t *marks,
                   size_t n_marks, size_t *cached, sluice_error *err);
+/* The same by hand, for who feeds the rest himself in pieces: begin brings the session to the longest start
+ * of ids that is there, *at tokens of it; stop says up to which position to feed before the next
+ * sluice_prefix_keep(), n when there is none. `stopped` is where the last one was, or *at. */
+int sluice_prompt_begin(sluice_session *s, const int32_t *ids, size_t n, size_t *at,
+                        sluice_error *err);
+size_t sluice_prompt_stop(const sluice_session *s, size_t n, const size_t *marks, size_t n_marks,
+                          size_t stopped);
 /* Stores the state at the current position for later prompts, of any session of the pack. 0 also when
  * there is no store or it is too small for one state. */
 int sluice_prefix_keep(sluice_session *s, sluice_error *err);

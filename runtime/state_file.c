@@ -260,9 +260,9 @@ static int load(struct sluice_session *s, struct transfer *t, void **note, size_
     sl_state_place(s->state, h.position);
     t->at = sizeof h;
     rc = sl_state_each(s->state, read_piece, t);
-    if (!rc && h.has_logits) rc = read_piece(t, s->rows, (uint64_t)h.vocab * sizeof(float));
+    if (!rc && h.has_logits) rc = read_piece(t, s->seat->own, (uint64_t)h.vocab * sizeof(float));
     if (rc) return rc;
-    s->last = h.has_logits ? s->rows : NULL;
+    s->last = h.has_logits ? s->seat->own : NULL;
     s->spoiled = false;
     return 0;
 }
