@@ -124,6 +124,24 @@ runs first_touch_flipped 'flip read L003.bank 9' 4
 ASK[-1]=off
 runs unchecked_clean 'short read .bank 0' survived
 
+# The same by io_uring, where it is there.
+ASK=(run "$T/nano.pack" -p "The kernel" -n 12 --temp 0 --io uring)
+run "${ASK[@]}" --stats "$T/stats"
+if [ "$status" = 0 ] && [ "$(json "$T/stats" io)" = uring ]; then
+    check ring_gives_the_answer "$(head -c 100 "$T/out")" same
+    runs ring_short_reads 'short ring .bank 0' survived
+    runs ring_slow_reads 'slow ring L002.bank 0' survived
+    runs ring_one_failed_record 'eio ring L002.bank 20' survived
+    runs ring_failed_bank 'eio ring L003.bank 0' 4
+    runs ring_flipped_record 'flip ring L003.bank 9' 4
+    ASK+=(--check first)
+    runs ring_first_touch_flipped 'flip ring L003.bank 9' 4
+    ASK[-1]=off
+    runs ring_unchecked_clean 'short ring .bank 0' survived
+else
+    skip ring "io_uring is not there, reads by it are not tried"
+fi
+
 # A saved state: the old file or the new one, never a part; a damaged one is refused.
 run run "$T/nano.pack" -p "One" -n 2 --temp 0 --save-state "$T/saved.state"
 cp "$T/saved.state" "$T/old"

@@ -5,14 +5,18 @@
  *   KIND  short  half of the bytes           eintr  -1, EINTR (a call later it works)
  *         eio, enospc                        slow   5 ms late
  *         torn   half is written, then EIO   flip   one bit of the data is wrong
- *   OP    read (read, pread), write (write, pwrite), sync (fsync, fdatasync), rename, open
+ *   OP    read (read, pread), write (write, pwrite), sync (fsync, fdatasync), rename, open, ring (a read
+ *         by io_uring: short, eio, slow, flip)
+ *
+ * SLUICE_FAULT_WHEN=FILE: only while that file is there; calls at other times are not counted.
  *
  * SLUICE_FAULT_LOG=FILE gets a line for each fault that was injected, so that a run in which nothing
  * happened is not counted as survived.
  *
  * SLUICE_RECORD=FILE records everything that changes the disk below SLUICE_RECORD_DIR, with its data and
- * its syncs, for tool_power_cut.c. Only system calls through libc are seen: reads by io_uring are not
- * (use --io pread). */
+ * its syncs, for tool_power_cut.c.
+ *
+ * Only system calls through libc are seen, and what is submitted to a ring through liburing. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -24,18 +28,26 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "tests/faults/power_cut.h"
 
+#if defined __has_include
+#if __has_include(<liburing.h>)
+#include <liburing.h>
+#define HAVE_RING
+#endif
+#endif
+
 enum kind { NONE, SHORT, EINTR_, EIO_, ENOSPC_, SLOW, TORN, FLIP };
-enum op { OP_READ, OP_WRITE, OP_SYNC, OP_RENAME, OP_OPEN };
+enum op { OP_READ, OP_WRITE, OP_SYNC, OP_RENAME, OP_OPEN, OP_RING, N_OPS };
 
 static const char *const kinds[] = {"none",   "short", "eintr", "eio",
                                     "enospc", "slow",  "torn",  "flip"};
-static const char *const ops[] = {"read", "write", "sync", "rename", "open"};
+static const char *const ops[] = {"read", "write", "sync", "rename", "open", "ring"};
 
 static struct rule {
     enum kind kind;
@@ -46,6 +58,7 @@ static struct rule {
 static int n_rules;
 static int record_fd = -1, log_fd = -1;
 static char record_dir[4096];
+static const char *when; /* a path, or NULL */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static long (*next_call(const char *name))(long, ...)
@@ -73,6 +86,7 @@ __attribute__((constructor)) static void setup(void)
     const char *rec = getenv("SLUICE_RECORD");
     const char *dir = getenv("SLUICE_RECORD_DIR");
     const char *log = getenv("SLUICE_FAULT_LOG");
+    when = getenv("SLUICE_FAULT_WHEN");
     char copy[1024];
     char *save = NULL;
     snprintf(copy, sizeof copy, "%s", text ? text : "");
@@ -84,8 +98,9 @@ __attribute__((constructor)) static void setup(void)
         for (int k = SHORT; k <= FLIP; k++)
             if (!strcmp(kind, kinds[k])) r->kind = (enum kind)k;
         int o = 0;
-        while (o < 5 && strcmp(op, ops[o]) != 0) o++;
-        if (o == 5 || r->kind == NONE) _exit(96);
+        while (o < N_OPS && strcmp(op, ops[o]) != 0) o++;
+        if (o == N_OPS || r->kind == NONE) _exit(96);
+        if (o == OP_RING && (r->kind == EINTR_ || r->kind == ENOSPC_ || r->kind == TORN)) _exit(96);
         r->op = (enum op)o;
         n_rules++;
     }
@@ -114,6 +129,7 @@ static enum kind decide(enum op op, const char *path)
     for (int i = 0; i < n_rules && k == NONE; i++) {
         struct rule *r = &rules[i];
         if (r->op != op || !strstr(path, r->path)) continue;
+        if (when && syscall(SYS_faccessat, AT_FDCWD, when, F_OK)) continue;
         r->seen++;
         /* EINTR on every call would never end. */
         bool hit = r->nth ? r->seen == r->nth : r->kind != EINTR_ || r->seen % 2;
@@ -330,3 +346,75 @@ int rmdir(const char *path)
     if (!rc) record(PC_UNLINK, path, NULL, 0, NULL, 0);
     return rc;
 }
+
+/* ---- the ring --------------------------------------------------------------------------------------
+ *
+ * The kernel writes what became of a read into memory that the program looks at by itself, so a fault is
+ * prepared before: the entry gets a descriptor whose read ends as asked.
+ *
+ *   eio    /proc/self/mem at address 0, where nothing is
+ *   short  half of the pages, if there are two
+ *   slow   submitted 5 ms late
+ *   flip   a file in memory with the same bytes but one bit
+ *
+ * An interrupted read cannot be had this way: tests/offload/faulty_reader.c has those. */
+#ifdef HAVE_RING
+
+enum { FILE_PAGE = 4096 };
+
+/* A descriptor that is opened once. The program's next file never gets its number: it stays open. */
+static int kept_fd(enum kind k)
+{
+    static int fds[FLIP + 1];
+    pthread_mutex_lock(&lock);
+    if (!fds[k]) {
+        if (k == EIO_) fds[k] = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/mem", O_RDONLY);
+        if (k == FLIP) fds[k] = memfd_create("flipped", MFD_CLOEXEC);
+        if (fds[k] <= 0) _exit(95);
+    }
+    pthread_mutex_unlock(&lock);
+    return fds[k];
+}
+
+/* The bytes that q asks for, with one bit changed, at the same offset of another file. The read itself
+ * goes into q's own memory, which is aligned as the descriptor wants it. */
+static void flip_read(struct io_uring_sqe *q)
+{
+    void *buf = (void *)(uintptr_t)q->addr;
+    int fd = kept_fd(FLIP);
+    long got = syscall(SYS_pread64, q->fd, buf, q->len, q->off);
+    if (got <= 0) return;
+    ((unsigned char *)buf)[got / 2] ^= 4;
+    if (syscall(SYS_pwrite64, fd, buf, got, q->off) != got) _exit(95);
+    q->fd = fd;
+}
+
+static void spoil(struct io_uring_sqe *q)
+{
+    char path[4096];
+    if (q->opcode != IORING_OP_READ) return;
+    enum kind k = decide(OP_RING, path_of(q->fd, path));
+    if (k == SHORT && q->len >= 2 * FILE_PAGE) q->len = q->len / 2 / FILE_PAGE * FILE_PAGE;
+    if (k == EIO_) {
+        q->fd = kept_fd(k);
+        q->off = 0;
+    }
+    if (k == FLIP) flip_read(q);
+}
+
+int io_uring_submit(struct io_uring *ring)
+{
+    static int (*next)(struct io_uring *);
+    pthread_mutex_lock(&lock);
+    if (!next) {
+        void *p = dlsym(RTLD_NEXT, "io_uring_submit");
+        memcpy(&next, &p, sizeof next);
+    }
+    pthread_mutex_unlock(&lock);
+    if (n_rules)
+        for (unsigned i = ring->sq.sqe_head; i != ring->sq.sqe_tail; i++)
+            spoil(&ring->sq.sqes[i & *ring->sq.kring_mask]);
+    return next(ring);
+}
+
+#endif
