@@ -287,7 +287,7 @@ static int open_seats(struct sluice_session *s, struct sl_engine *e, struct sl_e
         struct sl_seat *t = &e->seat[i];
         t->ids = sl_arena_alloc(&e->arena, plan->info.ctx * sizeof *t->ids, 64);
         if (!t->ids) return sl_fail(err, SL_E_BUDGET, NULL, NULL, "session arena is too small");
-        int rc = sl_state_open(&t->state, c, plan->info.ctx, plan->expanded, &e->arena, err);
+        int rc = sl_state_open(&t->state, c, plan->info.ctx, plan->form, &e->arena, err);
         if (rc) return rc;
     }
     e->step_ids = sl_arena_alloc(&e->arena, plan->panel * sizeof *e->step_ids, 64);
@@ -363,7 +363,7 @@ static int open_parts(struct sluice_session *s, struct sl_engine *e, const struc
 
     /* The state's parts have the sizes they were priced at, or opening would have failed. */
     struct sl_state_bytes sb;
-    sl_state_price(c, plan->info.ctx, plan->expanded, &sb);
+    sl_state_price(c, plan->info.ctx, plan->form, &sb);
     const uint64_t seats = (uint64_t)e->n_seats;
     measured(s, SL_EG_KDA, seats * sb.kda);
     measured(s, SL_EG_CONV, seats * sb.conv);

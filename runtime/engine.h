@@ -48,6 +48,7 @@ struct sl_engine_plan {
     int threads;
     uint64_t panel;           /* tokens that the session's own activations hold */
     bool expanded;            /* keep expanded keys and values */
+    unsigned form;            /* of the state: SL_STATE_* */
     bool wide;                /* a lent chunk is one panel */
     struct sl_sweep_in sweep; /* how prompts are cut: engine_prefill.h */
     uint64_t logit_rows;      /* rows of the logits buffer */

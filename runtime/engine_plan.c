@@ -138,7 +138,9 @@ static void price(struct sluice_pack *p, const struct sl_engine_opts *o, uint64_
     const struct sl_config *c = &p->pack->cfg;
     const struct sl_graph_opts go = {(int)chunk, o->ctx, o->fast};
     struct sl_state_bytes sb;
-    sl_state_price(c, o->ctx, expanded, &sb);
+    out->form = o->fast ? SL_STATE_FAST : expanded ? SL_STATE_EXPANDED : 0;
+    if (o->fast && o->draft) out->form |= SL_STATE_REWIND;
+    sl_state_price(c, o->ctx, out->form, &sb);
     const uint64_t seats = o->seats > 1 ? (uint64_t)o->seats : 1;
     uint64_t rows = o->logit_rows < chunk ? o->logit_rows : chunk;
     uint64_t vocab = (uint64_t)c->vocab_size;
@@ -156,7 +158,7 @@ static void price(struct sluice_pack *p, const struct sl_engine_opts *o, uint64_
         [SL_EG_KEYS] = sb.mla_expanded,
         [SL_EG_ACTIVATIONS] = sl_graph_bytes(c, &go, o->threads),
         [SL_EG_DRAFT] =
-            o->draft ? seats * sl_align_up(sl_state_recurrent_bytes(c, expanded), 64) : 0,
+            o->draft ? seats * sl_align_up(sl_state_recurrent_bytes(c, out->form), 64) : 0,
         [SL_EG_LOGITS] = rows * vocab * sizeof(float) + own + sl_sampler_bytes(c->vocab_size),
         [SL_EG_PREFIX] = o->prefix_bytes,
         [SL_EG_THREADS] = (uint64_t)(o->threads - 1) * THREAD_BYTES,
@@ -274,7 +276,7 @@ static int try_fit(struct sluice_pack *p, const struct sl_engine_opts *o,
 
 /* Whether expanded keys are worth their bytes when these could hold trunk instead. Half of the context is
  * expanded again for every token without them; a byte of trunk is read. At about these rates keys pay on
- * K3 for up to five threads. */
+ * K3 for up to five threads. The fast path has none. */
 static bool keys_pay(const struct sl_config *c, const struct sl_engine_opts *o)
 {
     const double weights_per_s = 25e9; /* of a thread, plan_cost.c */
@@ -311,7 +313,7 @@ int sl_engine_plan_on(struct sluice_pack *p, const struct sl_engine_opts *o,
     rc = SL_E_BUDGET;
     uint64_t chunk = asked;
     for (int stream = in_part; stream <= last && rc == SL_E_BUDGET; stream++) {
-        if (!stream || in_part || keys_pay(&p->pack->cfg, o))
+        if (!o->fast && (!stream || in_part || keys_pay(&p->pack->cfg, o)))
             rc = try_fit(p, o, m, chunk, true, stream, out, err);
         if (rc == SL_E_BUDGET) rc = try_fit(p, o, m, chunk, false, stream, out, err);
     }

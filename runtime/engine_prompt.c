@@ -16,13 +16,15 @@ enum { SPARSE_BLOCKS = 8, SUGGESTED_STATES = 8, SUGGESTED_SHARE = 8 };
 
 /* ---------------------------------------------------------------- the store */
 
-/* Whatever a state depends on: the source, every tensor and every record of the pack. */
-static int identity(const struct sl_pack *pack, unsigned char out[32], struct sl_err *err)
+/* Whatever a state depends on: the path, the source, every tensor and every record of the pack. */
+static int identity(const struct sl_pack *pack, bool fast, unsigned char out[32],
+                    struct sl_err *err)
 {
     struct sl_sha256 *h = sl_sha256_open();
     char hex[65];
     if (!h) return sl_fail(err, SL_E_NOMEM, NULL, NULL, "no memory");
     sl_sha256_add(h, pack->source_sha256, strlen(pack->source_sha256));
+    if (fast) sl_sha256_add(h, "fast", sizeof "fast");
     for (int i = 0; i < pack->n_tensors; i++) {
         const struct sl_tensor *t = &pack->tensors[i];
         sl_sha256_add(h, t->name, strlen(t->name) + 1);
@@ -47,9 +49,10 @@ int sl_engine_open_prefix(struct sluice_pack *p, const struct sl_engine_opts *o,
     struct sl_prefix_opts po = {.memory_bytes = o->prefix_bytes,
                                 .dir = o->prefix_dir,
                                 .disk_bytes = o->prefix_disk_bytes,
-                                .block = o->prefix_block};
+                                .block = o->prefix_block,
+                                .form = o->fast ? SL_STATE_FAST : 0};
     if (!o->prefix_bytes) return 0;
-    int rc = identity(p->pack, po.identity, err);
+    int rc = identity(p->pack, o->fast, po.identity, err);
     return rc ? rc : sl_prefix_open(&p->prefix, &p->pack->cfg, &po, err);
 }
 
@@ -58,12 +61,13 @@ uint64_t sluice_prefix_suggest(sluice_pack *p, const sluice_options *opts)
     sluice_plan_info plan;
     sluice_options o = opts ? *opts : (sluice_options){0};
     const struct sl_config *c = &p->pack->cfg;
+    const unsigned form = o.exact < 0 ? SL_STATE_FAST : 0;
     o.prefix_bytes = 0;
     if (sluice_plan(p, &o, &plan, NULL)) return 0;
     const uint64_t most = plan.n_slots * plan.slot_bytes / SUGGESTED_SHARE;
-    const uint64_t want = sl_prefix_bytes(c, 0, o.prefix_block, plan.ctx, SUGGESTED_STATES);
+    const uint64_t want = sl_prefix_bytes(c, form, o.prefix_block, plan.ctx, SUGGESTED_STATES);
     if (want <= most) return want;
-    return most >= sl_prefix_bytes(c, 0, o.prefix_block, 0, 1) ? most : 0;
+    return most >= sl_prefix_bytes(c, form, o.prefix_block, 0, 1) ? most : 0;
 }
 
 int sluice_prefix_keep(sluice_session *s, sluice_error *error)

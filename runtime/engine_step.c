@@ -88,8 +88,8 @@ static void copy_state(const sluice_session *s, bool back)
 static void put_back(const sluice_session *s, uint64_t position)
 {
     const uint64_t expanded = s->state->n_expanded;
-    copy_state(s, true);
     sl_state_place(s->state, position);
+    copy_state(s, true);
     s->state->n_expanded = expanded < position ? expanded : position;
 }
 

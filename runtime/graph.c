@@ -371,6 +371,9 @@ static int check_seq(const struct sl_graph *g, const struct sl_graph_seq *s, con
                        g->use.n);
     if (s->n_logits < 0 || s->n_logits > s->n)
         return sl_fail(err, SL_E_ARG, NULL, "logits", "%d rows of %d tokens", s->n_logits, s->n);
+    if (g->o.fast != ((st->form & SL_STATE_FAST) != 0))
+        return sl_fail(err, SL_E_ARG, NULL, "state", "of the %s path, the graph runs the other one",
+                       g->o.fast ? "exact" : "fast");
     if (st->ctx > g->o.max_ctx)
         return sl_fail(err, SL_E_ARG, NULL, "ctx", "a state of %llu positions, a graph of %llu",
                        (unsigned long long)st->ctx, (unsigned long long)g->o.max_ctx);

@@ -9,8 +9,9 @@
  * head run over all of them together, so that a step reads and decodes an expert once for all; attention
  * runs a sequence at a time. On the exact path a sequence gets what it gets alone, bit for bit.
  *
- * Fast: products of few tokens take int8 activations of two planes (kernels/act.h), chosen by format and
- * number of tokens. Same build, cuts into chunks and panels give the same bytes; threads, slots, the order
+ * Fast: KDA by tiles over a committed state, MLA absorbed over the latent cache or expanded by cost (states
+ * of a form of their own, SL_STATE_FAST); products of few tokens take int8 activations of two planes
+ * (kernels/act.h), chosen by format and number of tokens. Same build, cuts into chunks and panels give the same bytes; threads, slots, the order
  * in which experts arrive and how they were read never change a bit.
  *
  * A chunk is walked in panels of at most max_chunk tokens, which is what the graph has memory for. With
@@ -66,7 +67,7 @@ struct sl_graph;
 struct sl_graph_opts {
     int max_chunk; /* tokens of a panel, and of a call without lent memory */
     uint64_t max_ctx;
-    bool fast; /* integer activations where a product gains by them: not the exact path */
+    bool fast; /* not the exact path; states must have its form (SL_STATE_FAST) */
 };
 #define SL_GRAPH_CHUNK_MAX (1 << 16) /* tokens, of any chunk */
 /* Activation memory for max_chunk tokens, taken from the arena at open; nothing is allocated later. */

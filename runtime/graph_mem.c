@@ -169,13 +169,19 @@ uint64_t sl_graph_lay_out(struct sl_graph *g, unsigned char *base)
     lay_out_panel(g, &g->own, (uint64_t)g->o.max_chunk, &m);
 
     size_t scratch = sl_graph_embed_scratch(c);
-    const size_t needs[3] = {g->has.kda ? sl_graph_kda_scratch(c) : 0,
-                             g->has.mla ? sl_graph_mla_scratch(c, g->o.max_ctx) : 0,
+    const size_t needs[3] = {g->has.kda ? sl_graph_kda_scratch(c, g->o.fast) : 0,
+                             !g->has.mla ? 0
+                             : g->o.fast ? sl_graph_latent_scratch(c)
+                                         : sl_graph_mla_scratch(c, g->o.max_ctx),
                              g->has.moe ? sl_graph_moe_scratch(c) : 0};
     for (int i = 0; i < 3; i++)
         if (needs[i] > scratch) scratch = needs[i];
     g->ld_scratch = sl_align_up(scratch, ALIGN / sizeof(float));
     g->scratch = floats(&m, (uint64_t)g->n_threads, g->ld_scratch);
+    if (g->has.mla && g->o.fast) {
+        const uint64_t n = sl_graph_latent_floats(c, g->o.max_ctx, &g->latent, NULL);
+        sl_graph_latent_floats(c, g->o.max_ctx, &g->latent, floats(&m, n, 1));
+    }
     if (g->has.moe) g->held = carve(&m, 2 * (uint64_t)c->n_experts, sizeof *g->held);
     if (g->has.moe)
         g->spans =

@@ -1,4 +1,5 @@
-/* Gated MLA sublayer (spec 3.4), expanded: keys and values of every position, in position order.
+/* Gated MLA sublayer (spec 3.4); its attention here is the exact path's, expanded: keys and values of every
+ * position, in position order. The fast path's is graph_latent.c, in place of region 4.
  *
  *   region 1   rows    q_a, kv_a and gate projections of all tokens
  *   region 2   tokens  norms of q_a and of the latent, which goes into its sequence's rows
@@ -315,7 +316,10 @@ void sl_graph_mla(struct sl_graph *g)
                                  .ldy = (size_t)w->q_b.rows,
                                  .n_tok = g->n};
     sl_graph_mul(g, g->segs, 1);
-    run_heads(g);
+    if (g->o.fast)
+        sl_graph_latent(g);
+    else
+        run_heads(g);
     g->segs[0] = (struct sl_seg){.w = &w->o,
                                  .x = g->mla.gate,
                                  .ldx = (size_t)c->n_heads * (size_t)c->v_head_dim,

@@ -46,6 +46,11 @@ struct sl_mla_bufs {
     float *gate; /* [n][heads * v]: g_proj, then the gated output */
 };
 
+/* Of a wave of tokens in MLA on the fast path (graph_latent.c). */
+struct sl_latent_bufs {
+    float *q, *acc, *ms;
+};
+
 struct sl_moe_bufs {
     /* as long as the chunk */
     float *latent;  /* [n][latent]: input of the experts, then their weighted sum */
@@ -172,6 +177,7 @@ struct sl_graph {
     struct sl_mla_bufs mla;
     struct sl_moe_bufs moe;
     struct sl_dense_bufs dense;
+    struct sl_latent_bufs latent;
     float *scratch; /* [n_threads][ld_scratch], the worker's own */
     size_t ld_scratch;
     struct sl_seg *segs; /* [n_pairs + 2] */
@@ -312,6 +318,10 @@ void sl_graph_see_ahead(struct sl_graph *g);
 /* Sublayers: read x, write y and add it to the stream. */
 void sl_graph_kda(struct sl_graph *g);
 void sl_graph_mla(struct sl_graph *g);
+/* graph_latent.c: MLA's attention on the fast path, from mla.q and the states' rows to mla.gate. */
+void sl_graph_latent(struct sl_graph *g);
+uint64_t sl_graph_latent_floats(const struct sl_config *c, uint64_t max_ctx,
+                                struct sl_latent_bufs *b, float *base);
 void sl_graph_dense(struct sl_graph *g);
 /* Ranks of the present layer, or the next, that are read whole. */
 static inline int sl_graph_ranks(const struct sl_graph *g, int layer)
@@ -336,8 +346,9 @@ void sl_graph_judge_ahead(struct sl_graph *g);
 
 /* Scratch floats a worker needs in each. */
 size_t sl_graph_embed_scratch(const struct sl_config *c);
-size_t sl_graph_kda_scratch(const struct sl_config *c);
+size_t sl_graph_kda_scratch(const struct sl_config *c, bool fast);
 size_t sl_graph_mla_scratch(const struct sl_config *c, uint64_t max_ctx);
+size_t sl_graph_latent_scratch(const struct sl_config *c); /* of MLA on the fast path */
 size_t sl_graph_moe_scratch(const struct sl_config *c);
 
 #endif

@@ -431,6 +431,12 @@ static struct sl_prefix_snapshot *best(const struct sl_prefix *p, const int32_t 
     }
 }
 
+/* A session of the other path has no use for this cache. */
+static bool same_form(const struct sl_prefix *p, const struct sl_state *st)
+{
+    return (p->form & SL_STATE_FAST) == (st->form & SL_STATE_FAST);
+}
+
 /* Rows first, the snapshot last. false: a file was damaged; what depends on it is dropped. */
 static bool restore(struct sl_prefix *p, struct sl_prefix_snapshot *s, struct sl_state *st)
 {
@@ -463,6 +469,7 @@ int sl_prefix_restore(struct sl_prefix *p, const int32_t *ids, size_t n, uint64_
     bool spoiled = false;
     (void)err;
     *position = 0;
+    if (!same_form(p, st)) return 0;
     pthread_mutex_lock(&p->lock);
     p->stats.lookups++;
     /* A state that a damaged file spoiled is no longer worth its own position. */
@@ -570,7 +577,7 @@ int sl_prefix_insert(struct sl_prefix *p, const int32_t *ids, struct sl_state *s
                      struct sl_err *err)
 {
     (void)err;
-    if (!st->position) return 0;
+    if (!st->position || !same_form(p, st)) return 0;
     pthread_mutex_lock(&p->lock);
     insert(p, ids, st);
     pthread_mutex_unlock(&p->lock);

@@ -49,10 +49,10 @@ static void must(int rc, const struct sl_err *err)
 }
 
 static uint64_t arena_bytes(const struct golden_engine *e, const struct sl_graph_opts *go,
-                            uint64_t ctx, bool expanded)
+                            uint64_t ctx, unsigned form)
 {
     struct sl_state_bytes s;
-    sl_state_price(&e->pack->cfg, ctx, expanded, &s);
+    sl_state_price(&e->pack->cfg, ctx, form, &s);
     return sl_trunk_bytes(e->pack) + sl_model_bytes(e->pack) + s.kda + s.conv + s.mla_rows +
            s.mla_expanded + s.tables + sl_graph_bytes(&e->pack->cfg, go, sl_pool_threads(e->pool)) +
            4096;
@@ -66,8 +66,9 @@ void golden_open(struct golden_engine *e, const char *pack, const struct golden_
     must(sl_pool_open(&e->pool, o->threads ? o->threads : 1, &err), &err);
     e->chunk = o->chunk ? o->chunk : 64;
     const uint64_t ctx = o->ctx ? o->ctx : 512;
-    const struct sl_graph_opts go = {.max_chunk = e->chunk, .max_ctx = ctx};
-    must(sl_arena_init(&e->arena, arena_bytes(e, &go, ctx, !o->no_expanded), "test", &err), &err);
+    const struct sl_graph_opts go = {.max_chunk = e->chunk, .max_ctx = ctx, .fast = o->fast};
+    const unsigned form = o->fast ? SL_STATE_FAST | SL_STATE_REWIND : !o->no_expanded;
+    must(sl_arena_init(&e->arena, arena_bytes(e, &go, ctx, form), "test", &err), &err);
     const struct sl_trunk_opts to = {.budget = o->trunk_budget, .check_crc = true, .ops = o->ops};
     must(sl_trunk_open(&e->trunk, e->pack, &e->arena, &to, &err), &err);
     must(sl_model_open(&e->model, e->pack, e->trunk, &e->arena, &err), &err);
@@ -89,7 +90,7 @@ void golden_open(struct golden_engine *e, const char *pack, const struct golden_
         .ops = o->ops,
         .numa = o->numa};
     must(sl_store_open(&e->store, e->pack, &so, &err), &err);
-    must(sl_state_open(&e->state, &e->pack->cfg, ctx, !o->no_expanded, &e->arena, &err), &err);
+    must(sl_state_open(&e->state, &e->pack->cfg, ctx, form, &e->arena, &err), &err);
     unsigned cpu = o->reference ? 0 : sl_cpu_detect();
     if (o->cpu) cpu &= o->cpu;
     sl_kernels_init(&e->k, cpu);

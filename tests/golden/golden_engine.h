@@ -13,6 +13,7 @@ struct golden_opts {
     uint64_t ctx;                   /* 0: 512 */
     unsigned cpu;                   /* feature mask, as far as this machine has it */
     bool reference;                 /* C kernels only: cpu is taken as 0 */
+    bool fast;                      /* the fast path, with history to go back */
     bool no_expanded;               /* without the cache of expanded keys */
     int slots;                      /* expert slots, 0: all records */
     enum sl_io io;                  /* how records are read */

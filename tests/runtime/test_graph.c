@@ -54,7 +54,9 @@ static void bytes_are_what_is_taken(void **state)
     (void)state;
     struct golden_engine e;
     golden_open(&e, pack, &(struct golden_opts){.threads = 3});
-    static const struct sl_graph_opts opts[] = {{1, 1}, {7, 100}, {64, 5000}, {300, 300}};
+    static const struct sl_graph_opts opts[] = {
+        {1, 1, false}, {7, 100, false}, {64, 5000, false}, {300, 300, false},
+        {1, 1, true},  {7, 100, true},  {64, 5000, true},  {300, 300, true}};
     for (size_t i = 0; i < sizeof opts / sizeof *opts; i++) {
         struct sl_err err = {0};
         struct sl_graph *g;
@@ -76,8 +78,11 @@ static void bytes_are_what_is_taken(void **state)
 static void absurd_options(void **state)
 {
     (void)state;
-    static const struct sl_graph_opts opts[] = {
-        {0, 100}, {-1, 100}, {1 << 20, 100}, {10, 0}, {10, UINT64_MAX}};
+    static const struct sl_graph_opts opts[] = {{0, 100, false},
+                                                {-1, 100, false},
+                                                {1 << 20, 100, false},
+                                                {10, 0, false},
+                                                {10, UINT64_MAX, true}};
     struct golden_engine e;
     golden_open(&e, pack, &(struct golden_opts){0});
     for (size_t i = 0; i < sizeof opts / sizeof *opts; i++) {
@@ -89,7 +94,7 @@ static void absurd_options(void **state)
         assert_null(g);
     }
     /* A mixture of experts needs a store. */
-    const struct sl_graph_opts o = {1, 1};
+    const struct sl_graph_opts o = {1, 1, false};
     struct sl_err err = {0};
     struct sl_graph *g;
     assert_int_equal(sl_graph_open(&g, e.model, &e.k, e.pool, NULL, &e.arena, &o, &err), SL_E_ARG);
