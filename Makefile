@@ -12,6 +12,10 @@ PREFIX  ?= /usr/local
 DESTDIR ?=
 FILTER  ?=
 V       ?= 0
+# CUDA=1 builds kernels/cuda into the library. Machine code for each of CUDA_ARCHS, and portable code of
+# the last one for GPUs to come; name only yours to build faster: CUDA_ARCHS=90.
+CUDA       ?=
+CUDA_ARCHS ?= 75 80 86 87 89 90 100 110 120
 
 VARIANT ?=
 O := build$(if $(VARIANT),/$(VARIANT))
@@ -52,6 +56,16 @@ $(O)/config.mk: scripts/detect.sh $(O)/config.key
 
 # ---------------------------------------------------------------- flags
 
+ifeq ($(CUDA),1)
+# Before config.mk is made there is nothing to judge.
+ifeq ($(if $(CONFIG_ARCH),$(CONFIG_NVCC),yet),)
+$(error CUDA=1, but nvcc was not found: put it on PATH)
+endif
+CUDA_HOME  := $(patsubst %/bin/nvcc,%,$(CONFIG_NVCC))
+CUDA_FLAGS := -DSL_HAVE_CUDA=1
+CUDA_LIBS  := -L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt
+endif
+
 WARN     := -Wall -Wextra -Wshadow -Wvla -Werror
 ifeq ($(VARIANT),fuzz)
 OPT      ?= -O1
@@ -75,10 +89,15 @@ CC           := clang
 BASE_CFLAGS  += -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 BASE_LDFLAGS += -fsanitize=address,undefined
 endif
-ALL_CPPFLAGS := -I. $(CONFIG_CPPFLAGS) $(CPPFLAGS)
+ALL_CPPFLAGS := -I. $(CONFIG_CPPFLAGS) $(CUDA_FLAGS) $(CPPFLAGS)
 ALL_CFLAGS   := $(BASE_CFLAGS) $(CFLAGS)
 ALL_LDFLAGS  := $(BASE_LDFLAGS) $(CONFIG_LDFLAGS) $(LDFLAGS)
-ALL_LIBS     := $(CONFIG_LIBS) -lm
+ALL_LIBS     := $(CONFIG_LIBS) $(CUDA_LIBS) -lm
+
+# As in C: no contraction, IEEE division, roots and subnormals.
+NVCC_FLAGS := -std=c++17 -O3 -I. -lineinfo -fmad=false -Xcompiler -fPIC,-Wall,-Wno-unknown-pragmas \
+              $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
+              -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
 
 # The portable C of kernels/ and quant/ is vectorised at -O3 (k3-nano eval without SIMD variants: 8.6 s
 # at -O2, 3.3 s at -O3; with AVX2 no difference, nor elsewhere in the tree).
@@ -104,17 +123,21 @@ endif
 ifeq ($(CONFIG_ARCH),aarch64)
 LIB_SRC += $(wildcard kernels/arm/*.c)
 endif
-LIB_OBJ  := $(LIB_SRC:%.c=$(O)/obj/%.o) $(O)/obj/build_info.o $(O)/obj/page.o
+CUDA_SRC := $(if $(CUDA_FLAGS),$(wildcard kernels/cuda/*.cu))
+CUDA_OBJ := $(CUDA_SRC:%.cu=$(O)/obj/%.o)
+LIB_OBJ  := $(LIB_SRC:%.c=$(O)/obj/%.o) $(CUDA_OBJ) $(O)/obj/build_info.o $(O)/obj/page.o
 CLI_SRC  := $(wildcard runtime/main.c)
 CLI      := $(if $(CLI_SRC),$(O)/sluice)
 
 # tests/FOLDER/{test,bench,tool}_*.c are programs, any other .c there is linked into all of them.
-TEST_SRC   := $(wildcard tests/*/test_*.c)
-TOOL_SRC   := $(wildcard tests/*/tool_*.c)
-BENCH_SRC  := $(wildcard tests/*/bench_*.c)
+# tests/cuda needs the library to have its GPU part.
+sources_of  = $(filter-out $(if $(CUDA_FLAGS),,tests/cuda/%),$(wildcard tests/*/$(1).c))
+TEST_SRC   := $(call sources_of,test_*)
+TOOL_SRC   := $(call sources_of,tool_*)
+BENCH_SRC  := $(call sources_of,bench_*)
 # Preloaded into programs under test; no sanitizer, which would want to come first.
 SHIM_SRC   := $(wildcard tests/*/shim_*.c)
-HELPER_SRC := $(filter-out $(TEST_SRC) $(TOOL_SRC) $(BENCH_SRC) $(SHIM_SRC),$(wildcard tests/*/*.c))
+HELPER_SRC := $(filter-out $(TEST_SRC) $(TOOL_SRC) $(BENCH_SRC) $(SHIM_SRC),$(call sources_of,*))
 TEST_BIN   := $(TEST_SRC:%.c=$(O)/%)
 TOOL_BIN   := $(TOOL_SRC:%.c=$(O)/%)
 BENCH_BIN  := $(BENCH_SRC:%.c=$(O)/%)
@@ -168,6 +191,15 @@ $(O)/obj/%.o: %.c $(O)/flags.stamp
 	$(say) CC $<
 	$(Q)$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(call opt_flags,$<) $(call isa_flags,$<) -MMD -MP -c $< -o $@
 
+$(CUDA_OBJ): $(O)/obj/%.o: %.cu $(O)/cuda.stamp
+	@mkdir -p $(@D)
+	$(say) NVCC $<
+	$(Q)$(CONFIG_NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+
+$(O)/cuda.stamp: FORCE
+	@mkdir -p $(@D)
+	@printf '%s\n' '$(CONFIG_NVCC) $(NVCC_FLAGS)' | cmp -s - $@ || printf '%s\n' '$(CONFIG_NVCC) $(NVCC_FLAGS)' > $@
+
 $(O)/libsluice.a: $(LIB_OBJ)
 	$(say) AR $@
 	$(Q)rm -f $@.tmp && $(AR) rcs $@.tmp $(LIB_OBJ) && mv $@.tmp $@
@@ -209,7 +241,7 @@ tests: all $(TEST_BIN) $(TOOL_BIN) $(SHIM_LIB)
 endif
 
 test-run: tests
-	@BUILD='$(O)' bash tests/run.sh $(FILTER)
+	@BUILD='$(O)' CUDA='$(CUDA)' bash tests/run.sh $(FILTER)
 
 test: test-run
 
@@ -313,6 +345,7 @@ help:
 	@echo 'make               library, shared library, command line tool'
 	@echo 'make demo          convert the bundled model, print generated text, memory and speed'
 	@echo 'make test          all tests; FILTER=words picks suites, -word leaves out'
+	@echo 'make CUDA=1        all of the above with kernels/cuda; CUDA_ARCHS="80 90" picks GPUs'
 	@echo 'make asan, tsan    tests under sanitizers (own object trees)'
 	@echo 'make fuzz          libFuzzer over every kind of input, TIME=60 seconds each (needs clang)'
 	@echo 'make bench         time the building blocks'
@@ -323,4 +356,4 @@ help:
 	@echo 'make deps          install the Debian packages needed, or say which'
 	@echo 'make clean, distclean'
 
--include $(ALL_SRC:%.c=$(O)/obj/%.d)
+-include $(ALL_SRC:%.c=$(O)/obj/%.d) $(CUDA_OBJ:.o=.d)

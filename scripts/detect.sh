@@ -144,9 +144,8 @@ optional numa numa.h SL_HAVE_NUMA numa numa -lnuma
 optional server microhttpd.h SL_HAVE_MICROHTTPD microhttpd libmicrohttpd -lmicrohttpd
 if ! ls kernels/cuda/*.cu >/dev/null 2>&1; then
     report="$report | cuda no (not used by this version)"
-elif command -v nvcc >/dev/null 2>&1; then
-    report="$report | cuda yes"
-    cuda=$(command -v nvcc)
+elif cuda=$(PATH="$PATH:/usr/local/cuda/bin" command -v nvcc); then
+    report="$report | cuda with CUDA=1"
 else
     report="$report | cuda no (nvcc not found)"
 fi

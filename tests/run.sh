@@ -4,7 +4,7 @@
 #   tests/run.sh [--crosscheck] [WORD...]     only suites whose name (folder/file) holds one of the words;
 #                                             a word after a minus leaves suites out: -full_size
 #
-# Environment: BUILD (build), WRAPPER (put before each program, for instance an emulator), JOBS (2).
+# Environment: BUILD (build), CUDA (1: with tests/cuda), WRAPPER (put before each program, for instance an emulator), JOBS (2).
 # Scripts are run from the project root with SLUICE set to the command line tool and BUILD as above;
 # they print "ok NAME", "FAIL NAME: why" or "SKIP NAME: why", one line a case, and are counted by
 # those lines. Programs are counted by cmocka's summary. A crash, or a suite without any case, is a
@@ -49,6 +49,7 @@ else
     # Sources decide: a program left over from a deleted test must not run.
     for f in tests/*/test_*.c; do
         [ -f "$f" ] || continue
+        [[ $f == tests/cuda/* && ${CUDA:-} != 1 ]] && continue # the library has no GPU part
         name=${f#tests/}
         add "${name%.c}" program "$BUILD/${f%.c}"
     done
