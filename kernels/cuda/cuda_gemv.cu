@@ -1,0 +1,206 @@
+/* Integer products of one or two tokens: bound by the bytes of the matrix, so arranged around them.
+ *
+ * A lane takes whole blocks of 32 columns, of several rows at once: the loads of the next ones are under
+ * way while it multiplies, and it reads the activations once for all rows. Thread blocks of trellis
+ * formats fill their table once and walk over many rows. `lanes` of a warp share a row (all 32 when
+ * the row is long enough), and `split` warps take turns at its blocks where rows are few. The sum of a
+ * row: each lane over its blocks, halves of the lanes, then warps in order. */
+#include "kernels/cuda/cuda_math.cuh"
+#include "kernels/cuda/cuda_mul.cuh"
+
+namespace
+{
+
+constexpr int WARPS = 8;
+
+template <int K, int A, int NT, bool DUAL>
+__global__ void __launch_bounds__(WARPS * 32) gemv_kernel(const __grid_constant__ sl_mul_args args)
+{
+    constexpr int R = DUAL ? 2 : 4, M = DUAL ? 2 : 1;
+    extern __shared__ uint32_t shared[];
+    const sl_mul_job &job = args.job[blockIdx.y];
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const int lanes = args.lanes, in_row = lane & (lanes - 1), split = args.split;
+    const int nb = job.m[0].nb, rows = job.m[0].rows;
+    if constexpr (K >= SL_KIND_W2) {
+        for (int m = 0; m < M; m++)
+            sl_fill_pairs<K>(shared + m * sl_pairs<K>::entries * 32, job.m[m].table);
+        __syncthreads();
+    }
+    const size_t plane = (size_t)nb * 32;
+    const int planes = args.planes, step = split * lanes, first = (warp % split) * lanes + in_row;
+    for (int tile = blockIdx.x; tile < args.n_tiles; tile += gridDim.x) {
+        const int row0 =
+            ((tile * (WARPS / split) + warp / split) * (32 / lanes) + lane / lanes) * R;
+        int at[R];
+#pragma unroll
+        for (int r = 0; r < R; r++) at[r] = row0 + r < rows ? row0 + r : rows - 1;
+        float acc[M][R][NT];
+#pragma unroll
+        for (int i = 0; i < M * R * NT; i++) (&acc[0][0][0])[i] = 0.0f;
+        sl_raw<K> next[M][R];
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int r = 0; r < R; r++)
+                if (first < nb) sl_raw_load<K, A>(next[m][r], job.m[m], at[r], first);
+        for (int b = first; b < nb; b += step) {
+            uint32_t w[M][R][8];
+            float ws[M][R];
+#pragma unroll
+            for (int m = 0; m < M; m++)
+#pragma unroll
+                for (int r = 0; r < R; r++) {
+                    sl_raw_words<K>(next[m][r], shared + m * sl_pairs<K>::entries * 32, w[m][r]);
+                    ws[m][r] = next[m][r].ws;
+                    if (b + step < nb) sl_raw_load<K, A>(next[m][r], job.m[m], at[r], b + step);
+                }
+#pragma unroll
+            for (int t = 0; t < NT; t++) {
+                const int tok = job.tok + (t < args.n_tok ? t : 0);
+                const int8_t *q = args.q + (size_t)tok * planes * plane + (size_t)b * 32;
+                const float scale = __ldg(args.scale + (size_t)b * args.ld_scale + tok);
+                uint32_t x[8];
+                int s[M][R];
+                sl_load<32, 16>(x, (const uint8_t *)q);
+#pragma unroll
+                for (int m = 0; m < M; m++)
+#pragma unroll
+                    for (int r = 0; r < R; r++) {
+                        s[m][r] = 0;
+#pragma unroll
+                        for (int k = 0; k < 8; k++)
+                            s[m][r] = __dp4a((int)w[m][r][k], (int)x[k], s[m][r]);
+                    }
+                if (planes == 2) {
+                    sl_load<32, 16>(x, (const uint8_t *)q + plane);
+#pragma unroll
+                    for (int m = 0; m < M; m++)
+#pragma unroll
+                        for (int r = 0; r < R; r++) {
+                            s[m][r] *= 256;
+#pragma unroll
+                            for (int k = 0; k < 8; k++)
+                                s[m][r] = __dp4a((int)w[m][r][k], (int)x[k], s[m][r]);
+                        }
+                }
+#pragma unroll
+                for (int m = 0; m < M; m++)
+#pragma unroll
+                    for (int r = 0; r < R; r++)
+                        acc[m][r][t] = fmaf((float)s[m][r], ws[m][r] * scale, acc[m][r][t]);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < M * R * NT; i++)
+            (&acc[0][0][0])[i] = sl_warp_sum((&acc[0][0][0])[i], lanes);
+        if (split > 1) { /* then all lanes share a row */
+            float *part = (float *)(shared + M * sl_pairs<K>::entries * 32);
+            __syncthreads(); /* sums of the rows before were read */
+            if (lane == 0)
+                for (int i = 0; i < M * R * NT; i++)
+                    part[warp * (M * R * NT) + i] = (&acc[0][0][0])[i];
+            __syncthreads();
+            if (warp % split) continue;
+            for (int s = 1; s < split; s++)
+#pragma unroll
+                for (int i = 0; i < M * R * NT; i++)
+                    (&acc[0][0][0])[i] += part[(warp + s) * (M * R * NT) + i];
+        }
+        if (in_row) continue;
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            if (row0 + r >= rows) continue;
+#pragma unroll
+            for (int t = 0; t < NT; t++) {
+                if (t >= args.n_tok) continue;
+                float v = sl_row_scale(job.m[0], row0 + r) * acc[0][r][t];
+                if constexpr (DUAL)
+                    v = sl_d_situ(v, sl_row_scale(job.m[1], row0 + r) * acc[M - 1][r][t], args.beta,
+                                  args.linear);
+                job.y[(size_t)t * job.ldy + row0 + r] = v;
+            }
+        }
+    }
+}
+
+template <int K, int A, int NT, bool DUAL>
+void launch(struct sl_cuda *d, const sl_mul_shape &s, sl_mul_args &a)
+{
+    constexpr int R = DUAL ? 2 : 4, M = DUAL ? 2 : 1;
+    const int nb = a.job[0].m[0].nb;
+    a.lanes = 32;
+    while (a.lanes > 1 && a.lanes / 2 >= nb) a.lanes /= 2;
+    const int per_warp = R * (32 / a.lanes);
+    const int warps = (s.rows + per_warp - 1) / per_warp;
+    a.split = 1;
+    /* Two tables take all shared memory that the smallest GPUs have: no room for sums there. */
+    while (!(DUAL && K >= SL_KIND_W2) && a.split < WARPS && warps * a.split < 4096 &&
+           nb >= 64 * a.split)
+        a.split *= 2;
+    const int per_block = WARPS / a.split;
+    const size_t bytes = (size_t)M * sl_pairs<K>::bytes +
+                         (a.split > 1 ? (size_t)WARPS * M * R * NT * sizeof(float) : 0);
+    a.n_tiles = (warps + per_block - 1) / per_block;
+    int blocks = a.n_tiles;
+    if (K >= SL_KIND_W2) { /* about as many as run at once */
+        const int many = (d->info.n_sm * 4 + s.n_jobs - 1) / s.n_jobs;
+        if (blocks > many) blocks = many;
+    }
+    auto *kernel = gemv_kernel<K, A, NT, DUAL>;
+    if (bytes > 48 * 1024)
+        sl_cuda_note(
+            d,
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
+            "product");
+    kernel<<<dim3((unsigned)blocks, (unsigned)s.n_jobs), WARPS * 32, bytes, d->stream>>>(a);
+}
+
+template <int K, int A> void pick(struct sl_cuda *d, const sl_mul_shape &s, sl_mul_args &a)
+{
+    if (a.n_tok == 1 && s.dual) launch<K, A, 1, true>(d, s, a);
+    if (a.n_tok == 1 && !s.dual) launch<K, A, 1, false>(d, s, a);
+    if (a.n_tok == 2 && s.dual) launch<K, A, 2, true>(d, s, a);
+    if (a.n_tok == 2 && !s.dual) launch<K, A, 2, false>(d, s, a);
+}
+
+template <int K> void pick_aligned(struct sl_cuda *d, const sl_mul_shape &s, sl_mul_args &a)
+{
+    if (s.aligned)
+        pick<K, 16>(d, s, a);
+    else
+        pick<K, 2>(d, s, a);
+}
+
+} // namespace
+
+void sl_gemv_launch(struct sl_cuda *d, const sl_mul_shape &s, sl_mul_args &a)
+{
+    switch (s.kind) {
+    case SL_KIND_T8:
+        pick_aligned<SL_KIND_T8>(d, s, a);
+        break;
+    case SL_KIND_T6:
+        pick_aligned<SL_KIND_T6>(d, s, a);
+        break;
+    case SL_KIND_T4:
+        pick_aligned<SL_KIND_T4>(d, s, a);
+        break;
+    case SL_KIND_MXFP4:
+        pick<SL_KIND_MXFP4, 16>(d, s, a);
+        break;
+    case SL_KIND_M4:
+        pick<SL_KIND_M4, 16>(d, s, a);
+        break;
+    case SL_KIND_W2:
+        pick<SL_KIND_W2, 16>(d, s, a);
+        break;
+    case SL_KIND_W2_PLAIN:
+        pick<SL_KIND_W2_PLAIN, 16>(d, s, a);
+        break;
+    case SL_KIND_W1:
+        pick<SL_KIND_W1, 16>(d, s, a);
+        break;
+    }
+    SL_CUDA_LAUNCHED(d, "product");
+}
