@@ -170,6 +170,30 @@ int sl_calib_bank_open(struct sl_calib_bank **out, const struct sl_calib_file *f
     return 0;
 }
 
+int sl_calib_bank_open_live(struct sl_calib_bank **out, const struct sl_config *c,
+                            const double *latent, const uint64_t *counts, struct sl_err *err)
+{
+    const size_t L = (size_t)c->latent_size, E = (size_t)c->n_experts;
+    struct sl_calib_bank *b = calloc(1, sizeof *b);
+    if (b) {
+        b->c = c;
+        b->latent = malloc(L * L * sizeof *b->latent);
+        b->counts = malloc(E * sizeof *b->counts);
+    }
+    if (!b || !b->latent || !b->counts) {
+        sl_calib_bank_close(b);
+        return sl_fail(err, SL_E_NOMEM, NULL, "calibration", "out of memory");
+    }
+    memcpy(b->latent, latent, L * L * sizeof *latent);
+    memcpy(b->counts, counts, E * sizeof *counts);
+    if (!normalise(b->latent, L)) {
+        sl_calib_bank_close(b);
+        return sl_fail(err, SL_E_SOURCE, NULL, "calibration", "the latent covariance is empty");
+    }
+    *out = b;
+    return 0;
+}
+
 void sl_calib_bank_close(struct sl_calib_bank *b)
 {
     if (!b) return;
@@ -204,12 +228,23 @@ static int keep_diagonal(float **out, const double *h, size_t n, struct sl_err *
     return 0;
 }
 
+static const float *own_latent(const struct sl_calib_bank *b, int expert)
+{
+    const size_t L = (size_t)b->c->latent_size;
+    return b->latent_e + (size_t)expert * L * L;
+}
+
+static const float *own_hidden(const struct sl_calib_bank *b, int expert)
+{
+    const size_t W = (size_t)b->c->moe_intermediate_size;
+    return b->hidden_e + (size_t)expert * W * W;
+}
+
 /* Own covariance mixed with the layer's. */
-static void latent_metric(const struct sl_calib_bank *b, int expert, double *h)
+static void latent_metric(const struct sl_calib_bank *b, int expert, const float *own, double *h)
 {
     size_t L = (size_t)b->c->latent_size, n = L * L;
     double share = OWN_SHARE * trust(b, expert, L);
-    const float *own = b->latent_e + (size_t)expert * n;
     for (size_t i = 0; i < n; i++) h[i] = (double)own[i];
     if (!normalise(h, L)) share = 0;
     for (size_t i = 0; i < n; i++)
@@ -217,10 +252,9 @@ static void latent_metric(const struct sl_calib_bank *b, int expert, double *h)
 }
 
 /* Own covariance, off-diagonals shrunk; false when the expert was never used. */
-static bool hidden_metric(const struct sl_calib_bank *b, int expert, double *h)
+static bool hidden_metric(const struct sl_calib_bank *b, int expert, const float *own, double *h)
 {
     size_t W = (size_t)b->c->moe_intermediate_size, n = W * W;
-    const float *own = b->hidden_e + (size_t)expert * n;
     double off = DOWN_SHRINK * trust(b, expert, W);
     for (size_t i = 0; i < n; i++) h[i] = (double)own[i] * (i % (W + 1) ? off : 1.0);
     bool seen = normalise(h, W);
@@ -248,12 +282,12 @@ static float diag_weight(const struct sl_calib_bank *b, int expert, size_t i, do
 }
 
 static int open_latent(struct sl_calib_expert *x, const struct sl_calib_bank *b, int expert,
-                       struct sl_err *err)
+                       const float *own, struct sl_err *err)
 {
     size_t L = (size_t)b->c->latent_size;
     double *h = malloc(L * L * sizeof *h);
     if (!h) return sl_fail(err, SL_E_NOMEM, NULL, "calibration", "out of memory");
-    latent_metric(b, expert, h);
+    latent_metric(b, expert, own, h);
     int rc = keep_diagonal(&x->h[0], h, L, err);
     if (!rc) rc = sl_w_feedback_open(&x->own[0], h, (int)L, DAMP, err);
     free(h);
@@ -261,13 +295,13 @@ static int open_latent(struct sl_calib_expert *x, const struct sl_calib_bank *b,
 }
 
 static int open_hidden(struct sl_calib_expert *x, const struct sl_calib_bank *b, int expert,
-                       struct sl_err *err)
+                       const float *own, struct sl_err *err)
 {
     size_t W = (size_t)b->c->moe_intermediate_size;
     double *h = malloc(W * W * sizeof *h);
     if (!h) return sl_fail(err, SL_E_NOMEM, NULL, "calibration", "out of memory");
     int rc = 0;
-    if (hidden_metric(b, expert, h)) {
+    if (hidden_metric(b, expert, own, h)) {
         rc = keep_diagonal(&x->h[1], h, W, err);
         if (!rc) rc = sl_w_feedback_open(&x->own[1], h, (int)W, DAMP_DOWN, err);
     }
@@ -292,12 +326,12 @@ void sl_calib_metric(const struct sl_calib_bank *b, int expert, int mat, double 
     const size_t n = (size_t)sl_mat_cols(b->c, mat);
     if (mat != SL_DOWN) {
         if (b->latent_e)
-            latent_metric(b, expert, h);
+            latent_metric(b, expert, own_latent(b, expert), h);
         else
             memcpy(h, b->latent, n * n * sizeof *h);
         return;
     }
-    if (b->hidden_e && hidden_metric(b, expert, h)) return;
+    if (b->hidden_e && hidden_metric(b, expert, own_hidden(b, expert), h)) return;
     const double sum = b->hidden_e ? 0 : diag_sum(b, expert);
     memset(h, 0, n * n * sizeof *h);
     for (size_t i = 0; i < n; i++)
@@ -308,14 +342,31 @@ int sl_calib_expert_open(struct sl_calib_expert *x, const struct sl_calib_bank *
                          struct sl_err *err)
 {
     memset(x, 0, sizeof *x);
-    int rc = b->latent_e ? open_latent(x, b, expert, err)
+    int rc = b->latent_e ? open_latent(x, b, expert, own_latent(b, expert), err)
                          : keep_diagonal(&x->h[0], b->latent, (size_t)b->c->latent_size, err);
-    if (!rc) rc = b->hidden_e ? open_hidden(x, b, expert, err) : open_diag(x, b, expert, err);
+    if (!rc)
+        rc = b->hidden_e ? open_hidden(x, b, expert, own_hidden(b, expert), err)
+                         : open_diag(x, b, expert, err);
     if (rc) {
         sl_calib_expert_close(x);
         return rc;
     }
     x->feedback[SL_GATE] = x->feedback[SL_UP] = b->latent_e ? &x->own[0] : &b->shared;
+    x->feedback[SL_DOWN] = x->own[1].cols ? &x->own[1] : NULL;
+    return 0;
+}
+
+int sl_calib_expert_open_live(struct sl_calib_expert *x, const struct sl_calib_bank *b, int expert,
+                              const float *latent_e, const float *hidden_e, struct sl_err *err)
+{
+    memset(x, 0, sizeof *x);
+    int rc = open_latent(x, b, expert, latent_e, err);
+    if (!rc) rc = open_hidden(x, b, expert, hidden_e, err);
+    if (rc) {
+        sl_calib_expert_close(x);
+        return rc;
+    }
+    x->feedback[SL_GATE] = x->feedback[SL_UP] = &x->own[0];
     x->feedback[SL_DOWN] = x->own[1].cols ? &x->own[1] : NULL;
     return 0;
 }

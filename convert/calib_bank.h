@@ -29,6 +29,9 @@ int sl_calib_file_counts(const struct sl_calib_file *f, int layer, uint64_t *cou
 
 /* Statistics of one layer, read whole. Immutable once open; shared by jobs. */
 struct sl_calib_bank;
+/* From sums taken on the way: latent [L][L], counts [E], both copied. Those of an expert come with it. */
+int sl_calib_bank_open_live(struct sl_calib_bank **out, const struct sl_config *c,
+                            const double *latent, const uint64_t *counts, struct sl_err *err);
 int sl_calib_bank_open(struct sl_calib_bank **out, const struct sl_calib_file *f, int layer,
                        struct sl_err *err);
 void sl_calib_bank_close(struct sl_calib_bank *b);
@@ -48,6 +51,9 @@ struct sl_calib_expert {
 };
 int sl_calib_expert_open(struct sl_calib_expert *x, const struct sl_calib_bank *b, int expert,
                          struct sl_err *err);
+/* Of a live bank: latent_e [L][L] and hidden_e [W][W] are the expert's own sums. */
+int sl_calib_expert_open_live(struct sl_calib_expert *x, const struct sl_calib_bank *b, int expert,
+                              const float *latent_e, const float *hidden_e, struct sl_err *err);
 void sl_calib_expert_close(struct sl_calib_expert *x);
 
 #endif

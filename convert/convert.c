@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/pool.h"
 #include "convert/free_source.h"
 #include "convert/mix_plan.h"
 #include "convert/pack_writer.h"
@@ -49,7 +50,8 @@ struct run {
     bool *done;    /* [n_units] */
     int *last_use; /* [n_shards], NULL unless shards are freed */
     int trunk_fd;
-    bool begun; /* the journal exists: state is kept on failure */
+    bool begun;     /* the journal exists: state is kept on failure */
+    int calibrated; /* layers whose tokens have gone on to the next */
 };
 
 /* ---- what DST holds ------------------------------------------------------------------------------ */
@@ -146,7 +148,10 @@ static int check_opts(struct run *r)
     if (!sl_fmt_is_expert(o->experts) && o->experts != SL_FMT_MIX)
         return sl_fail(r->err, SL_E_ARG, NULL, "--experts", "%s: not a format for experts",
                        sl_fmt_name(o->experts));
-    if (o->calib && !sl_trellis_is(o->experts))
+    if (o->live && o->experts == SL_FMT_MIX)
+        return sl_fail(r->err, SL_E_ARG, NULL, "--calib",
+                       "a mix is chosen before the first layer is written: give STATS, not a text");
+    if ((o->calib || o->live) && !sl_trellis_is(o->experts))
         return sl_fail(r->err, SL_E_ARG, NULL, "--calib",
                        "%s experts are lossless: nothing to weigh", sl_fmt_name(o->experts));
     if (o->experts == SL_FMT_MIX && !o->calib)
@@ -286,6 +291,30 @@ static int check_tokenizer(const struct run *r)
     return r->o.check_tokenizer(dir, &in->cfg, SL_E_PACK, r->err);
 }
 
+/* Jobs that the memory of a calibrated pass has room for, with the pass's own taken off. */
+static void cap_jobs(struct run *r)
+{
+    const struct sl_live_price *live = &r->plan->live_price;
+    const uint64_t each = live->job_bytes + sl_plan_job_bytes(r->plan);
+    const uint64_t left =
+        live->memory_bytes < SL_LIVE_BUDGET ? SL_LIVE_BUDGET - live->memory_bytes : 0;
+    int n = r->o.jobs ? r->o.jobs : sl_cpu_count();
+    if ((uint64_t)n * each > left) n = (int)(left / each);
+    r->o.jobs = n < 1 ? 1 : n;
+}
+
+static int prepare_live(struct run *r)
+{
+    const struct sl_live_calib *live = r->o.live;
+    const int threads = r->o.jobs ? r->o.jobs : sl_cpu_count();
+    int rc = live->prepare(live->ctx, r->in, threads, &r->plan->live_price, r->err);
+    if (rc) return rc;
+    r->plan->live = live;
+    r->report->live = r->plan->live_price;
+    cap_jobs(r);
+    return 0;
+}
+
 static int preflight(struct run *r, bool resume)
 {
     struct sl_space space;
@@ -294,6 +323,7 @@ static int preflight(struct run *r, bool resume)
     if (!rc) rc = sl_plan_open(&r->plan, r->in, r->dst, &r->o, r->err);
     if (!rc && r->o.calib)
         rc = sl_calib_file_open(&r->plan->calib, r->o.calib, &r->in->cfg, r->err);
+    if (!rc && r->o.live) rc = prepare_live(r);
     if (rc) return rc;
     r->begin = sl_resume_begin(r->plan, &r->o);
     r->done = calloc((size_t)sl_plan_n_units(r->plan), sizeof *r->done);
@@ -304,6 +334,7 @@ static int preflight(struct run *r, bool resume)
     if (!rc)
         rc = sl_jobs_open(&r->jobs, r->o.jobs, sl_plan_job_bytes(r->plan), SL_JOB_BUDGET, "convert",
                           r->err);
+    if (!rc && resume) r->calibrated = sl_resume_calib_layers(r->journal);
     if (rc) return rc;
     if (!resume && r->o.experts == SL_FMT_MIX)
         rc =
@@ -434,13 +465,49 @@ static int free_shards(struct run *r, int i)
     return rc;
 }
 
+/* Before unit i: the tokens of its layer up to the experts. */
+static int calibrate_before(struct run *r, int i)
+{
+    const int layer = i / 2;
+    if (!r->o.live || layer >= r->plan->in->cfg.n_layers || layer < r->calibrated || i % 2)
+        return 0;
+    return r->o.live->begin(r->o.live->ctx, layer, r->err);
+}
+
+/* After unit i, the bank of its layer or the place of one: the tokens go on to the next layer. */
+static int calibrate_after(struct run *r, int i, bool was_done)
+{
+    const struct sl_live_calib *live = r->o.live;
+    const int layer = i / 2;
+    int rc = 0;
+    if (!live || layer >= r->plan->in->cfg.n_layers || layer < r->calibrated || i % 2 == 0)
+        return 0;
+    if (was_done && r->plan->bank_of[layer] >= 0)
+        rc = sl_live_run_experts(live, r->in, layer, r->jobs, r->err);
+    if (!rc) rc = live->end(live->ctx, layer, r->err);
+    if (!rc) rc = sl_resume_note_calib(r->journal, layer, r->err);
+    return rc;
+}
+
+/* Shards that unit i was the last to read; a layer's own stay until its tokens have gone on. */
+static int free_after(struct run *r, int i)
+{
+    if (!r->o.live || i >= 2 * r->plan->in->cfg.n_layers) return free_shards(r, i);
+    if (i % 2 == 0) return 0;
+    int rc = free_shards(r, i - 1);
+    return rc ? rc : free_shards(r, i);
+}
+
 static int write_units(struct run *r)
 {
     int n = sl_plan_n_units(r->plan);
     int rc = 0;
     for (int i = 0; !rc && i < n; i++) {
         struct sl_unit u;
+        const bool was_done = r->done[i];
         sl_plan_unit(r->plan, i, &u);
+        rc = calibrate_before(r, i);
+        if (rc) return rc;
         /* A layer counts when its bank is done, or its trunk where it has none. */
         bool layer = i < 2 * r->plan->in->cfg.n_layers && i % 2;
         if (r->done[i]) {
@@ -454,7 +521,8 @@ static int write_units(struct run *r)
             if (!rc && u.kind != SL_UNIT_NONE) rc = sl_resume_note_unit(r->journal, &u, r->err);
             sl_progress_add(r->progress, layer, 0);
         }
-        if (!rc) rc = free_shards(r, i);
+        if (!rc) rc = calibrate_after(r, i, was_done);
+        if (!rc) rc = free_after(r, i);
     }
     return rc ? rc : free_shards(r, -1);
 }
@@ -516,6 +584,9 @@ static int convert(struct run *r)
         rc = sl_free_save_headers(r->in->source, r->work, r->err);
     if (rc) return rc;
     r->begun = true;
+    if (r->o.live)
+        rc = r->o.live->start(r->o.live->ctx, r->jobs->pool, r->work, r->calibrated, r->err);
+    if (rc) return rc;
     r->progress = sl_progress_open("convert", "layers", (uint64_t)r->in->cfg.n_layers,
                                    r->plan->trunk.bytes + r->plan->vision.bytes +
                                        sl_plan_bank_bytes(r->plan));

@@ -10,14 +10,17 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+#include "convert/live_calib.h"
 #include "convert/source.h"
 #include "kernels/format.h"
 
 struct sl_convert_opts {
-    enum sl_fmt experts;          /* SL_FMT_M4 (default), MXFP4, or a trellis format (lossy) */
-    enum sl_fmt trunk;            /* SL_FMT_BF16, T8, T6 or T4 */
-    int jobs;                     /* 0: one per core */
-    const char *calib;            /* statistics file for trellis formats, NULL: none */
+    enum sl_fmt experts; /* SL_FMT_M4 (default), MXFP4, or a trellis format (lossy) */
+    enum sl_fmt trunk;   /* SL_FMT_BF16, T8, T6 or T4 */
+    int jobs;            /* 0: one per core */
+    const char *calib;   /* statistics file for trellis formats, NULL: none */
+    /* Statistics taken on the way instead (live_calib.h); NULL: none. Its price goes to the report. */
+    const struct sl_live_calib *live;
     double mix_bits;              /* experts SL_FMT_MIX: mean bits a weight, stored */
     const char *sensitivity;      /* of calibrate --sensitivity, for a mix; NULL: layers alike */
     const char *const *bank_dirs; /* NULL/0: DST/experts */
@@ -41,8 +44,9 @@ struct sl_convert_report {
     int n_layers, n_banks;
     uint64_t experts, m4_escapes; /* matrices stored as mxfp4 because m4 cannot hold them */
     bool resumed;
-    int jobs;              /* after the cap by memory */
-    uint64_t buffer_bytes; /* of all jobs together */
+    int jobs;                  /* after the cap by memory */
+    uint64_t buffer_bytes;     /* of all jobs together */
+    struct sl_live_price live; /* tokens 0: no statistics are taken on the way */
     double seconds;
     struct sl_mix_report
         *mix; /* what a mix chose (convert/mix_plan.h), the caller's; NULL: no mix, or

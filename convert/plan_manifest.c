@@ -49,6 +49,7 @@ static void put_all(FILE *f, const struct sl_plan *p, const char *config)
             p->vision.bytes);
     if (p->experts == SL_FMT_MIX) fprintf(f, "\"mix\":%g,\n", p->mix_bits);
     if (p->calib) fprintf(f, "\"calib\":\"%s\",\n", sl_calib_file_sha256(p->calib));
+    if (p->live) fprintf(f, "\"calib\":\"%s\",\n", p->live_price.identity);
     put_tensors(f, "tensors", &p->trunk);
     put_tensors(f, "vision", &p->vision);
     fputs("\"layers\":[", f);

@@ -12,6 +12,8 @@
 /* Memory for all jobs' buffers together; with the tables of a source of 497,220 tensors the process
  * stays under 2 GiB. */
 #define SL_JOB_BUDGET ((uint64_t)1280 << 20)
+/* The same with statistics taken on the way, the pass itself included. */
+#define SL_LIVE_BUDGET ((uint64_t)3584 << 20)
 /* Writers cut work into tasks of about this size: small enough that Ctrl-C takes effect within a
  * second on a slow drive, large enough that a task is one long write. */
 #define SL_TASK_BYTES ((uint64_t)16 << 20)
@@ -58,8 +60,10 @@ struct sl_plan_file {
 struct sl_plan {
     const struct sl_input *in;
     enum sl_fmt experts, trunk_fmt;
-    double mix_bits;             /* target when experts are SL_FMT_MIX */
-    struct sl_calib_file *calib; /* NULL: not calibrated; owned */
+    double mix_bits;                  /* target when experts are SL_FMT_MIX */
+    struct sl_calib_file *calib;      /* NULL: not calibrated from a file; owned */
+    const struct sl_live_calib *live; /* NULL: no statistics are taken on the way */
+    struct sl_live_price live_price;
     uint64_t task_bytes;
     char *dst;
     struct sl_plan_file trunk, vision;

@@ -123,7 +123,7 @@ static int walk(struct space *s, struct sl_plan *p, const bool *done, const int 
                (int64_t)p->in->source->n_shards * SL_PAGE;
     dst->used -= unfinished(p, "trunk.bin", SL_UNIT_TRUNK, done) +
                  unfinished(p, "vision.bin", SL_UNIT_VISION, done);
-    use(dst, own);
+    use(dst, own + (int64_t)p->live_price.scratch_bytes);
     int n = sl_plan_n_units(p);
     for (int i = 0; i < n; i++) {
         struct sl_unit u;

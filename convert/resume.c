@@ -35,6 +35,7 @@ char *sl_resume_begin(const struct sl_plan *p, const struct sl_convert_opts *o)
     if (ok && o->experts == SL_FMT_MIX) ok = cJSON_AddNumberToObject(id, "mix", o->mix_bits);
     if (ok && p && p->calib)
         ok = cJSON_AddStringToObject(id, "calib", sl_calib_file_sha256(p->calib));
+    if (ok && p && p->live) ok = cJSON_AddStringToObject(id, "calib", p->live_price.identity);
     cJSON *dirs = ok ? cJSON_AddArrayToObject(id, "bank_dirs") : NULL;
     for (int i = 0; dirs && ok && i < o->n_bank_dirs; i++)
         ok = cJSON_AddItemToArray(dirs, cJSON_CreateString(o->bank_dirs[i]));
@@ -152,6 +153,24 @@ int sl_resume_units(const struct sl_journal *j, struct sl_plan *p, bool *done, s
         }
     }
     return 0;
+}
+
+int sl_resume_note_calib(struct sl_journal *j, int layer, struct sl_err *err)
+{
+    char text[32];
+    snprintf(text, sizeof text, "calib %d", layer);
+    return sl_journal_append(j, text, err);
+}
+
+int sl_resume_calib_layers(const struct sl_journal *j)
+{
+    int n = 0;
+    char key[32];
+    for (; n < SL_MAX_LAYERS; n++) {
+        snprintf(key, sizeof key, "calib %d", n);
+        if (!sl_journal_find(j, key)) break;
+    }
+    return n;
 }
 
 int sl_resume_note_freed(struct sl_journal *j, const char *shard, struct sl_err *err)

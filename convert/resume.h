@@ -3,6 +3,7 @@
  *   begin {"version":..,"source":..,"experts":..,"trunk":..,"vision":..,"bank_dirs":[..]}
  *   scan LAYER DIGITS        one digit an expert: bits of the matrices that m4 cannot hold
  *   unit NAME [CRC ...]      finished and on disk; the checksums of its tensors, in order
+ *   calib LAYER              its tokens' way to the next layer is on the drive (live_calib.h)
  *   freed SHARD              may be removed (written before it is) */
 #ifndef SL_CONVERT_RESUME_H
 #define SL_CONVERT_RESUME_H
@@ -26,6 +27,9 @@ int sl_resume_scan(const struct sl_journal *j, struct sl_plan *p, struct sl_err 
 int sl_resume_note_unit(struct sl_journal *j, const struct sl_unit *u, struct sl_err *err);
 /* Fills done[n_units] and the checksums of finished tensors. */
 int sl_resume_units(const struct sl_journal *j, struct sl_plan *p, bool *done, struct sl_err *err);
+
+int sl_resume_note_calib(struct sl_journal *j, int layer, struct sl_err *err);
+int sl_resume_calib_layers(const struct sl_journal *j); /* how many, from the first */
 
 int sl_resume_note_freed(struct sl_journal *j, const char *shard, struct sl_err *err);
 bool sl_resume_freed(const struct sl_journal *j, const char *shard);

@@ -124,7 +124,14 @@ int sl_trellis_train(struct sl_trellis_bank *t, const struct sl_plan *p,
     struct training k = {.t = t, .p = p, .b = b};
     memset(t, 0, sizeof *t);
     sl_trellis_init(&t->search, sl_cpu_detect());
-    int rc = p->calib ? sl_calib_bank_open(&t->calib, p->calib, b->layer, err) : 0;
+    int rc = 0;
+    if (p->calib) rc = sl_calib_bank_open(&t->calib, p->calib, b->layer, err);
+    if (p->live) {
+        const double *latent;
+        const uint64_t *counts;
+        p->live->shared(p->live->ctx, &latent, &counts);
+        rc = sl_calib_bank_open_live(&t->calib, &p->in->cfg, latent, counts, err);
+    }
     list_tables(&k);
     return rc ? rc : sl_jobs_run(jobs, k.n, train_table, &k, err);
 }
@@ -135,12 +142,31 @@ void sl_trellis_bank_free(struct sl_trellis_bank *t)
     t->calib = NULL;
 }
 
+/* The tokens of an expert go through it as it was read; its sums last as long as this. */
+static int run_live(struct sl_calib_expert *x, const struct sl_trellis_bank *t,
+                    const struct sl_plan *p, int expert, const struct sl_in_expert *src,
+                    struct sl_err *err)
+{
+    const size_t L = (size_t)p->in->cfg.latent_size;
+    const size_t W = (size_t)p->in->cfg.moe_intermediate_size;
+    struct sl_mat mats[SL_N_MATS];
+    float *latent_e = calloc(L * L + W * W, sizeof *latent_e);
+    if (!latent_e) return sl_fail(err, SL_E_NOMEM, NULL, "calibration", "out of memory");
+    sl_live_mats(&p->in->cfg, src, mats);
+    int rc = p->live->expert(p->live->ctx, expert, mats, latent_e, latent_e + L * L, err);
+    if (!rc) rc = sl_calib_expert_open_live(x, t->calib, expert, latent_e, latent_e + L * L, err);
+    free(latent_e);
+    return rc;
+}
+
 int sl_trellis_fill(const struct sl_trellis_bank *t, const struct sl_plan *p, int expert,
                     const struct sl_bank_entry *e, const struct sl_in_expert *src, uint8_t *record,
                     uint8_t *work, struct sl_err *err)
 {
     struct sl_calib_expert calib = {.h = {NULL}};
-    int rc = t->calib ? sl_calib_expert_open(&calib, t->calib, expert, err) : 0;
+    int rc = p->live    ? run_live(&calib, t, p, expert, src, err)
+             : t->calib ? sl_calib_expert_open(&calib, t->calib, expert, err)
+                        : 0;
     const struct sl_config *c = &p->in->cfg;
     float *w = (float *)work;
     for (int m = 0; m < SL_N_MATS && !rc; m++) {

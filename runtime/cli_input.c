@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include "base/file.h"
 #include "base/json.h"
+#include "runtime/engine.h"
 
 /* A prompt or a text corpus of more than this is a mistake, not a text. */
 #define INPUT_MAX_BYTES (UINT64_C(4) << 30)
@@ -155,27 +156,19 @@ int sl_input_ids_file(struct sl_ids *out, const char *path, int n_vocab, struct 
     return rc;
 }
 
-/* One document. The public encoder is used: what the CLI can do, any host can. */
-static int add_document(struct sl_ids *out, const sluice_pack *p, const char *text, size_t len,
-                        int32_t bos, int32_t eos, struct sl_err *err)
+static int add_document(struct sl_ids *out, const struct sl_tokenizer *t, const char *text,
+                        size_t len, int32_t bos, int32_t eos, struct sl_err *err)
 {
-    sluice_error e = {0};
-    int32_t *ids;
-    size_t n;
-    if (sluice_encode(p, text, len, 0, &ids, &n, &e))
-        return sl_fail(err, e.code, NULL, NULL, "%s", e.text);
     int rc = sl_ids_push(out, bos, err);
-    for (size_t i = 0; i < n && !rc; i++) rc = sl_ids_push(out, ids[i], err);
-    if (!rc) rc = sl_ids_push(out, eos, err);
-    sluice_free(ids);
-    return rc;
+    if (!rc) rc = sl_tokenizer_encode_plain(t, text, len, out, err);
+    return rc ? rc : sl_ids_push(out, eos, err);
 }
 
-int sl_input_documents(struct sl_ids *out, const sluice_pack *p, const char *text, size_t len,
-                       const char *name, struct sl_err *err)
+int sl_input_tokenize(struct sl_ids *out, const struct sl_tokenizer *t, const char *text,
+                      size_t len, const char *name, struct sl_err *err)
 {
-    int32_t bos = sluice_control_id(p, "[BOS]");
-    int32_t eos = sluice_control_id(p, "[EOS]");
+    int32_t bos = sl_tokenizer_control(t, "[BOS]");
+    int32_t eos = sl_tokenizer_control(t, "[EOS]");
     if (bos < 0 || eos < 0)
         return sl_fail(err, SL_E_PACK, "tokenizer_config.json", bos < 0 ? "[BOS]" : "[EOS]",
                        "no such control token, needed to mark the documents of %s", name);
@@ -183,8 +176,14 @@ int sl_input_documents(struct sl_ids *out, const sluice_pack *p, const char *tex
     for (;;) {
         const char *nul = memchr(text + at, 0, len - at);
         size_t end = nul ? (size_t)(nul - text) : len;
-        int rc = add_document(out, p, text + at, end - at, bos, eos, err);
+        int rc = add_document(out, t, text + at, end - at, bos, eos, err);
         if (rc || !nul) return rc;
         at = end + 1;
     }
+}
+
+int sl_input_documents(struct sl_ids *out, const sluice_pack *p, const char *text, size_t len,
+                       const char *name, struct sl_err *err)
+{
+    return sl_input_tokenize(out, p->tokenizer, text, len, name, err);
 }

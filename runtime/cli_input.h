@@ -20,6 +20,8 @@ int sl_input_ids_file(struct sl_ids *out, const char *path, int n_vocab, struct 
 
 /* Appends the documents of text[len], NUL between two: each becomes [BOS] text [EOS], concatenated.
  * name is the file, for errors; a vocabulary without these two names is an error. */
+int sl_input_tokenize(struct sl_ids *out, const struct sl_tokenizer *t, const char *text,
+                      size_t len, const char *name, struct sl_err *err);
 int sl_input_documents(struct sl_ids *out, const sluice_pack *p, const char *text, size_t len,
                        const char *name, struct sl_err *err);
 

@@ -1,5 +1,6 @@
 /* sluice convert: a checkpoint, or a lossless pack, into a pack. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -12,6 +13,7 @@
 #include "convert/mix_plan.h"
 #include "runtime/args.h"
 #include "runtime/commands.h"
+#include "runtime/fused_calib.h"
 #include "runtime/report.h"
 #include "runtime/tokenizer.h"
 
@@ -104,6 +106,15 @@ static int print_human(const char *src, const char *dst, const struct sl_convert
         printf(", %llu matrices kept as mxfp4", (unsigned long long)r->m4_escapes);
     printf("\n");
     if (r->mix) print_mix(r->mix);
+    if (r->live.tokens) {
+        printf("  calibrated on %llu tokens on the way", (unsigned long long)r->live.tokens);
+        printf("; %s of memory and %s a job, ",
+               sl_format_bytes(text, sizeof text, r->live.memory_bytes),
+               sl_format_bytes((char[32]){0}, 32, r->live.job_bytes));
+        printf("scratch files of %s", sl_format_bytes(text, sizeof text, r->live.scratch_bytes));
+        printf("; the forward pass takes about %s\n",
+               sl_format_seconds(text, sizeof text, r->live.seconds));
+    }
     if (o->dry_run) {
         print_size("free", r->free_bytes);
         if (r->missing_bytes) print_size("missing", r->missing_bytes);
@@ -143,6 +154,13 @@ static int print_json(const char *src, const char *dst, const struct sl_convert_
     sl_report_u64(j, "experts", r->experts);
     sl_report_u64(j, "m4_escapes", r->m4_escapes);
     sl_report_u64(j, "buffer_bytes", r->buffer_bytes);
+    if (r->live.tokens) {
+        sl_report_u64(j, "calib_tokens", r->live.tokens);
+        sl_report_u64(j, "calib_memory_bytes", r->live.memory_bytes);
+        sl_report_u64(j, "calib_job_bytes", r->live.job_bytes);
+        sl_report_u64(j, "calib_scratch_bytes", r->live.scratch_bytes);
+        sl_report_f64(j, "calib_seconds", r->live.seconds);
+    }
     sl_report_u64(j, "measured_peak_bytes", peak_bytes());
     sl_report_f64(j, "seconds", r->seconds);
     sl_report_f64(j, "bytes_per_s", o->dry_run ? 0 : rate(r));
@@ -155,6 +173,30 @@ static int check_tokenizer(const char *dir, const struct sl_config *cfg, int cod
     struct sl_tokenizer *t = NULL;
     int rc = sl_tokenizer_open(&t, dir, cfg->vocab_size, code, err);
     sl_tokenizer_close(t);
+    return rc;
+}
+
+/* --calib is a text unless it begins as a statistics file does. */
+static int open_text(struct sl_convert_opts *o, struct sl_fused_opts *text, struct sl_fused **out,
+                     struct sl_err *err)
+{
+    static const char magic[8] = "SLSTATS";
+    char head[sizeof magic] = "";
+    if (o->calib && text->ids)
+        return sl_fail(err, SL_E_ARG, NULL, "--calib-ids", "is in place of --calib");
+    if (o->calib) {
+        FILE *f = fopen(o->calib, "rb");
+        if (!f) return sl_fail_errno(err, SL_E_SOURCE, errno, o->calib, "open");
+        const bool stats =
+            fread(head, 1, sizeof head, f) == sizeof head && memcmp(head, magic, sizeof magic) == 0;
+        fclose(f);
+        if (stats) return 0;
+        text->text = o->calib;
+        o->calib = NULL;
+    }
+    if (!text->text && !text->ids) return 0;
+    int rc = sl_fused_open(out, text, err);
+    if (!rc) o->live = sl_fused_calls(*out);
     return rc;
 }
 
@@ -180,6 +222,8 @@ int sl_cmd_convert(int argc, char **argv)
     struct sl_arg_list bank_dirs = {.n = 0};
     bool json = false;
     struct sl_convert_opts o = {.check_tokenizer = check_tokenizer};
+    struct sl_fused_opts text = {.window = 512};
+    struct sl_fused *fused = NULL;
     const char *pos[SL_ARG_POS_MAX];
     const struct sl_arg_opt opts[] = {
         {.name = "--experts",
@@ -205,8 +249,34 @@ int sl_cmd_convert(int argc, char **argv)
          .kind = SL_ARG_STRING,
          .out = &o.calib,
          .group = "Formats",
-         .metavar = "STATS",
-         .help = "statistics of `sluice calibrate` for w36, p36, w26, w16"},
+         .metavar = "F",
+         .help =
+             "for w36, p36, w26, w16: a text, which passes through each layer as it is converted, "
+             "or statistics of `sluice calibrate`"},
+        {.name = "--calib-ids",
+         .kind = SL_ARG_STRING,
+         .out = &text.ids,
+         .group = "Formats",
+         .metavar = "F",
+         .help = "token ids instead of a text: *.u16 or *.u32 (little-endian), or text"},
+        {.name = "--tokens",
+         .kind = SL_ARG_INT,
+         .out = &text.tokens,
+         .group = "Formats",
+         .metavar = "N",
+         .help = "calibrate on the first N tokens",
+         .def = "all",
+         .min = 1,
+         .max = 1e15},
+        {.name = "--window",
+         .kind = SL_ARG_INT,
+         .out = &text.window,
+         .group = "Formats",
+         .metavar = "W",
+         .help = "tokens a window of calibration; the state is empty at the start of each",
+         .def = "512",
+         .min = 2,
+         .max = 1 << 16},
         {.name = "--sensitivity",
          .kind = SL_ARG_STRING,
          .out = &o.sensitivity,
@@ -275,7 +345,10 @@ int sl_cmd_convert(int argc, char **argv)
     o.bank_dirs = bank_dirs.v;
     o.n_bank_dirs = bank_dirs.n;
     signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of that write, not our end */
-    int rc = sl_convert(pos[0], pos[1], &o, &report, &err);
+    memset(&report, 0, sizeof report);
+    int rc = open_text(&o, &text, &fused, &err);
+    if (!rc) rc = sl_convert(pos[0], pos[1], &o, &report, &err);
+    sl_fused_close(fused);
     if (!rc)
         rc = json ? print_json(pos[0], pos[1], &o, &report, &err)
                   : print_human(pos[0], pos[1], &o, &report, &err);

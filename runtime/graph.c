@@ -238,6 +238,12 @@ static int begin_ffn(struct sl_graph *g, struct sl_err *err)
     return 0;
 }
 
+int sl_graph_layer_front(struct sl_graph *g, struct sl_err *err)
+{
+    int rc = run_attention(g, err);
+    return rc ? rc : begin_ffn(g, err);
+}
+
 static int panel_after(const struct sl_graph *g, int at)
 {
     return g->n_chunk - at < g->use.n_panel ? g->n_chunk - at : g->use.n_panel;

@@ -139,4 +139,27 @@ int sl_graph_feed_many(struct sl_graph *g, const struct sl_graph_seq *seqs, int 
 int sl_graph_feed(struct sl_graph *g, struct sl_state *st, const int32_t *ids, int n, float *logits,
                   int n_logits, struct sl_err *err);
 
+/* One layer alone, of one sequence of n tokens from position 0 that is one panel: for a pass whose stream
+ * and experts lie elsewhere (fused calibration). The calls of a feed in their order, so the same bits; the
+ * store is not used.
+ *
+ *   place  says where the stream lies: the caller fills vectors [0, n_banked] of each token, and the rms
+ *          of those below n_banked
+ *   begin  attention; all of a dense layer, of another up to its routes (st at position 0, reset). The
+ *          layer may bank a vector: *n_banked goes up
+ *   end    the rest of a mixture: weights [n][top_k], outputs of the experts [n][top_k][latent] in router
+ *          order, with the stream (and every rms below n_banked) as begin left it */
+struct sl_layer_place {
+    float *stream; /* [n][n_slots][hidden]: banked vectors, then the running sum */
+    float *rms;    /* [n][n_slots] */
+    int n_slots;
+    const float *latent;           /* [n][latent], after begin */
+    const struct sl_route *routes; /* [n], after begin */
+};
+void sl_graph_layer_place(struct sl_graph *g, struct sl_layer_place *out);
+int sl_graph_layer_begin(struct sl_graph *g, struct sl_state *st, int layer, int n, int *n_banked,
+                         struct sl_err *err);
+int sl_graph_layer_end(struct sl_graph *g, struct sl_state *st, int layer, int n, int n_banked,
+                       const float *weights, const float *outputs, struct sl_err *err);
+
 #endif

@@ -251,14 +251,8 @@ int sl_graph_moe_experts(struct sl_graph *g, struct sl_err *err)
     return sl_graph_experts(g, group_pairs(g), sl_graph_one_panel(g), err);
 }
 
-int sl_graph_moe_out(struct sl_graph *g, struct sl_err *err)
+static void finish(struct sl_graph *g)
 {
-    if (!sl_graph_one_panel(g)) {
-        /* x of this panel is long gone; the stream is as it was, so it comes out the same. */
-        int rc = sl_graph_ffn_in(g, err);
-        if (rc) return rc;
-        sl_graph_shared(g);
-    }
     sl_graph_run(g, (g->n + SL_GRAPH_TOKENS - 1) / SL_GRAPH_TOKENS, sum_task, g);
     g->segs[0] = (struct sl_seg){.w = &g->layer->latent_up,
                                  .x = g->moe.latent,
@@ -269,5 +263,21 @@ int sl_graph_moe_out(struct sl_graph *g, struct sl_err *err)
                                  .post = SL_POST_RESID,
                                  .extra = g->moe.shared_out};
     sl_graph_mul(g, g->segs, 1);
+}
+
+int sl_graph_moe_late(struct sl_graph *g, struct sl_err *err)
+{
+    /* x of this panel is long gone; the stream is as it was, so it comes out the same. */
+    int rc = sl_graph_ffn_in(g, err);
+    if (rc) return rc;
+    sl_graph_shared(g);
+    finish(g);
+    return 0;
+}
+
+int sl_graph_moe_out(struct sl_graph *g, struct sl_err *err)
+{
+    if (!sl_graph_one_panel(g)) return sl_graph_moe_late(g, err);
+    finish(g);
     return 0;
 }

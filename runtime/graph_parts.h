@@ -334,6 +334,10 @@ static inline int sl_graph_ranks(const struct sl_graph *g, int layer)
 int sl_graph_moe_route(struct sl_graph *g, struct sl_err *err);
 int sl_graph_moe_experts(struct sl_graph *g, struct sl_err *err);
 int sl_graph_moe_out(struct sl_graph *g, struct sl_err *err);
+/* The third part of a panel whose x is gone, from the pairs as they lie. */
+int sl_graph_moe_late(struct sl_graph *g, struct sl_err *err);
+/* graph.c: a layer up to its routes, all of a dense one. */
+int sl_graph_layer_front(struct sl_graph *g, struct sl_err *err);
 /* graph_experts.c: out rows of all pairs, shared_out if asked for; the routing is grouped already. */
 int sl_graph_experts(struct sl_graph *g, int n_wanted, bool shared, struct sl_err *err);
 /* shared_out of the panel in view, from x. */

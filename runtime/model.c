@@ -61,8 +61,8 @@ uint64_t sl_model_bytes(const struct sl_pack *p)
 
 /* One open in progress: after the first failure the other calls do nothing. */
 struct binder {
-    const struct sl_pack *pack;
-    const struct sl_trunk *trunk;
+    const struct sl_pack *pack; /* NULL for one layer from another place: nothing streams there */
+    const struct sl_weight_source *from;
     const struct sl_config *c;
     struct carver own;
     struct sl_kernels ref;
@@ -71,6 +71,11 @@ struct binder {
     int layer; /* -1: names are global */
     struct sl_stream_part *parts;
     int n_parts, segment;
+};
+
+struct trunk_source {
+    const struct sl_trunk *trunk;
+    const struct sl_pack *pack;
 };
 
 static const char *full_name(const struct binder *b, char buf[256], const char *name)
@@ -86,7 +91,8 @@ static void bind_mat(struct binder *b, const char *name, int64_t rows, int64_t c
                      struct sl_mat *out)
 {
     char buf[256];
-    if (!b->rc) b->rc = sl_trunk_mat(b->trunk, full_name(b, buf, name), rows, cols, out, b->err);
+    if (!b->rc)
+        b->rc = b->from->mat(b->from->ctx, full_name(b, buf, name), rows, cols, out, b->err);
 }
 
 /* The next in the order of use: called for each matrix of a layer that may stream, when all are bound. */
@@ -103,13 +109,13 @@ static void then(struct binder *b, const char *name, struct sl_mat *m)
 static void bind_vec(struct binder *b, const char *name, int64_t n, const float **out)
 {
     char buf[256];
-    if (!b->rc) b->rc = sl_trunk_vec(b->trunk, full_name(b, buf, name), n, out, b->err);
+    if (!b->rc) b->rc = b->from->vec(b->from->ctx, full_name(b, buf, name), n, out, b->err);
 }
 
 static bool has(const struct binder *b, const char *name)
 {
     char buf[256];
-    return sl_pack_find(b->pack, full_name(b, buf, name));
+    return b->from->has(b->from->ctx, full_name(b, buf, name));
 }
 
 /* score: the product, in packs that hold it instead of the pair. */
@@ -280,6 +286,40 @@ static int check_shapes(const struct sl_pack *p, struct sl_err *err)
     return 0;
 }
 
+static int trunk_mat(void *ctx, const char *name, int64_t rows, int64_t cols, struct sl_mat *out,
+                     struct sl_err *err)
+{
+    return sl_trunk_mat(((const struct trunk_source *)ctx)->trunk, name, rows, cols, out, err);
+}
+
+static int trunk_vec(void *ctx, const char *name, int64_t n, const float **out, struct sl_err *err)
+{
+    return sl_trunk_vec(((const struct trunk_source *)ctx)->trunk, name, n, out, err);
+}
+
+static bool trunk_has(void *ctx, const char *name)
+{
+    return sl_pack_find(((const struct trunk_source *)ctx)->pack, name);
+}
+
+int sl_model_bind_layer(struct sl_layer *w, int layer, const struct sl_config *c,
+                        const struct sl_weight_source *from, void *own, struct sl_err *err)
+{
+    struct binder b = {.from = from, .c = c, .own = {own, 0}, .err = err};
+    memset(w, 0, sizeof *w);
+    sl_kernels_init(&b.ref, 0);
+    bind_layer(&b, layer, w);
+    return b.rc;
+}
+
+uint64_t sl_model_layer_bytes(const struct sl_config *c)
+{
+    struct carver count = {NULL, 0};
+    for (int i = 0; i < 2; i++) carve(&count, sizeof(float) * (uint64_t)c->hidden_size);
+    carve(&count, sizeof(float) * (uint64_t)c->kda_heads);
+    return count.used;
+}
+
 int sl_model_open(struct sl_model **out, const struct sl_pack *p, const struct sl_trunk *t,
                   struct sl_arena *arena, struct sl_err *err)
 {
@@ -288,7 +328,9 @@ int sl_model_open(struct sl_model **out, const struct sl_pack *p, const struct s
     if (rc) return rc;
     const size_t mark = sl_arena_mark(arena);
     const uint64_t bytes = own_bytes(&p->cfg);
-    struct binder b = {.pack = p, .trunk = t, .c = &p->cfg, .err = err};
+    struct trunk_source trunk = {t, p};
+    const struct sl_weight_source from = {&trunk, trunk_mat, trunk_vec, trunk_has};
+    struct binder b = {.pack = p, .from = &from, .c = &p->cfg, .err = err};
     b.own.base = sl_arena_alloc(arena, bytes, ALIGN);
     if (!b.own.base)
         return sl_fail(err, SL_E_BUDGET, NULL, "model tables", "%llu bytes do not fit the arena",

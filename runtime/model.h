@@ -60,4 +60,19 @@ uint64_t sl_model_bytes(const struct sl_pack *p);
 int sl_model_open(struct sl_model **out, const struct sl_pack *p, const struct sl_trunk *t,
                   struct sl_arena *arena, struct sl_err *err);
 
+/* Where a layer's weights come from when it is no pack (fused calibration). As sl_trunk_mat and
+ * sl_trunk_vec; all matrices are in memory. */
+struct sl_weight_source {
+    void *ctx;
+    int (*mat)(void *ctx, const char *name, int64_t rows, int64_t cols, struct sl_mat *out,
+               struct sl_err *err);
+    int (*vec)(void *ctx, const char *name, int64_t n, const float **out, struct sl_err *err);
+    bool (*has)(void *ctx, const char *name);
+};
+/* Binds one layer, without its experts. own: sl_model_layer_bytes on a line of 64, for folded vectors; it
+ * and what the source gave must outlive w. */
+uint64_t sl_model_layer_bytes(const struct sl_config *c);
+int sl_model_bind_layer(struct sl_layer *w, int layer, const struct sl_config *c,
+                        const struct sl_weight_source *from, void *own, struct sl_err *err);
+
 #endif

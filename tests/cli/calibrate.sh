@@ -79,3 +79,27 @@ refused cut_statistics 3 'cut.stats' convert $NANO "$T/x.pack" --experts w26 --c
 refused other_model 3 'a.stats' convert tests/fixtures/tiny-a "$T/x.pack" --experts w26 --calib "$T/a.stats"
 check refusals_leave_nothing "x.pack exists" [ ! -e "$T/x.pack" ]
 refused export_names_the_tensor 3 'experts' export "$T/cal.pack" "$T/x" --format hf
+
+# One pass: --calib TEXT. Its bytes: tests/runtime/test_fused_calib.c; here what the command says and refuses.
+printf 'One document.\0Another, of more words than the first.' >"$T/text.txt"
+run calibrate "$P" "$T/text.txt" --window 16 -o "$T/text.stats" --json
+tokens=$(json "$T/out" tokens)
+run convert $NANO "$T/one.pack" --experts w26 --calib "$T/text.txt" --window 16 --dry-run --json
+check one_pass_reads_the_same_tokens "$(json "$T/out" calib_tokens), calibrate $tokens" \
+    [ "$(json "$T/out" calib_tokens)" = "$tokens" ]
+for key in calib_memory_bytes calib_job_bytes calib_scratch_bytes calib_seconds; do
+    check "one_pass_prices_$key" "missing" [ -n "$(json "$T/out" $key)" ]
+done
+check one_pass_dry_run_writes_nothing "one.pack exists" [ ! -e "$T/one.pack" ]
+run convert $NANO "$T/one.pack" --experts w26 --calib "$T/text.txt" --window 16
+check one_pass "exit $status: $(head -c 200 "$T/err")" [ "$status" = 0 ]
+check one_pass_cleans_up "$(ls -A "$T/one.pack")" [ ! -e "$T/one.pack/.convert" ]
+run convert $NANO "$T/two.pack" --experts w26 --calib "$T/text.stats"
+check one_pass_is_two_steps "banks differ" diff -r "$T/one.pack/experts" "$T/two.pack/experts"
+run verify "$T/one.pack" --full
+check one_pass_verifies "exit $status" [ "$status" = 0 ]
+refused no_text 3 'nothere' convert $NANO "$T/x.pack" --experts w26 --calib "$T/nothere"
+: >"$T/empty.u16"
+refused no_tokens 3 'holds no tokens' convert $NANO "$T/x.pack" --experts w26 --calib-ids "$T/empty.u16"
+refused two_texts 2 'calib-ids' convert $NANO "$T/x.pack" --experts w26 --calib "$T/text.txt" --calib-ids $IDS
+refused mix_needs_statistics 2 'mix' convert $NANO "$T/x.pack" --experts mix:2.6 --calib "$T/text.txt"
