@@ -30,6 +30,7 @@
 #include "convert/resume.h"
 #include "convert/trellis_bank.h"
 #include "offload/pack.h"
+#include "offload/pack_sums.h"
 
 struct run {
     const char *src, *dst;
@@ -561,7 +562,7 @@ static int finish(struct run *r)
     int rc = publish_trunk(r);
     if (!rc) rc = copy_extras(r);
     if (!rc) rc = sl_plan_manifest(r->plan, &text, &len, r->err);
-    if (!rc) rc = sl_write_file(r->manifest_path, text, len, r->err);
+    if (!rc) rc = sl_sums_publish(r->dst, text, len, r->err);
     return rc ? rc : remove_work(r);
 }
 

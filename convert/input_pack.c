@@ -19,6 +19,7 @@
 #include "convert/safetensors.h"
 #include "kernels/block_m4.h"
 #include "offload/pack.h"
+#include "offload/pack_sums.h"
 #include "quant/m4.h"
 
 #define MANIFEST_MAX ((uint64_t)64 << 20)
@@ -251,6 +252,7 @@ static int open_pack(struct sl_input **out, const struct sl_pack *p, bool any_tr
     k.form = sl_pack_find(p, "model.output_res_score") ? SL_FORM_FUSED : SL_FORM_RELEASED;
     int rc = sl_inventory_form(&p->cfg, k.form, check_item, &k);
     if (!rc) rc = check_banks(p, err);
+    if (!rc) rc = sl_sums_check(p->dir, NULL, NULL, NULL, err);
     if (rc) return rc;
     if (k.n_items != p->n_tensors)
         return sl_fail(err, SL_E_SOURCE, p->dir, "tensors",

@@ -16,6 +16,7 @@
 
 #include "base/file.h"
 #include "base/size.h"
+#include "offload/pack_sums.h"
 
 struct builder {
     struct sl_plan *p;
@@ -281,9 +282,17 @@ uint64_t sl_plan_bank_bytes(const struct sl_plan *p)
     return n;
 }
 
+uint64_t sl_plan_sums_bytes(const struct sl_plan *p)
+{
+    uint64_t n = sl_sums_line_bytes("pack.json");
+    for (int i = 0; i < p->in->n_extra; i++)
+        n += sl_sums_line_bytes("tokenizer/") + strlen(p->in->extra_names[i]);
+    return n;
+}
+
 uint64_t sl_plan_other_bytes(const struct sl_plan *p)
 {
-    uint64_t n = p->manifest_bytes;
+    uint64_t n = p->manifest_bytes + sl_plan_sums_bytes(p);
     for (int i = 0; i < p->in->n_extra; i++) n += p->extra_bytes[i];
     return n;
 }

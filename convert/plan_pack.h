@@ -105,6 +105,7 @@ int sl_plan_group(const struct sl_plan *p);
 
 /* Sum of all output files, and of those beside trunk, vision and banks. */
 uint64_t sl_plan_total_bytes(const struct sl_plan *p);
+uint64_t sl_plan_sums_bytes(const struct sl_plan *p); /* of SHA256SUMS */
 uint64_t sl_plan_other_bytes(const struct sl_plan *p);
 uint64_t sl_plan_bank_bytes(const struct sl_plan *p);
 

@@ -144,6 +144,7 @@ static int walk(struct space *s, struct sl_plan *p, const bool *done, const int 
         }
     }
     use(dst, blocks(p->manifest_bytes));
+    use(dst, blocks(sl_plan_sums_bytes(p)));
     for (int i = 0; i < p->in->n_extra; i++) use(dst, blocks(p->extra_bytes[i]));
     return 0;
 }

@@ -24,6 +24,7 @@
 #include "convert/synth_fill.h"
 #include "convert/synth_plan.h"
 #include "convert/synth_routes.h"
+#include "offload/pack_sums.h"
 
 #define SLACK_BYTES ((uint64_t)64 << 10) /* folders */
 #define MIN_VOCAB   256
@@ -293,7 +294,7 @@ static int fill_report(struct run *r)
     free(p);
     out->trunk_bytes = r->s.plan->trunk.bytes;
     out->bank_bytes = r->s.bank_bytes;
-    out->other_bytes = r->s.plan->manifest_bytes + tokenizer;
+    out->other_bytes = r->s.plan->manifest_bytes + tokenizer + sl_synth_sums_bytes();
     out->total_bytes = out->trunk_bytes + out->bank_bytes + out->other_bytes;
     out->unshared_bytes = r->s.unshared_bytes;
     out->n_layers = c->n_layers;
@@ -335,16 +336,18 @@ static int write_all(struct run *r)
         if (s->bank_same[i] == i) rc = write_bank(r, &s->plan->banks[i]);
     if (!rc) rc = sl_synth_tokenizer(&s->in.cfg, r->tokenizer, r->err);
     if (!rc) rc = sl_plan_manifest(s->plan, &text, &len, r->err);
-    return rc ? rc : sl_write_file(r->manifest, text, len, r->err);
+    return rc ? rc : sl_sums_publish(r->dst, text, len, r->err);
 }
 
 static void unmake(const struct run *r)
 {
+    char sums[SL_PATH_MAX];
     if (!r->begun) return;
     sl_remove_tree(r->experts);
     sl_remove_tree(r->tokenizer);
     unlink(r->trunk);
     unlink(r->manifest);
+    if (sl_path_join(sums, r->dst, SL_SUMS_FILE)) unlink(sums);
     if (r->made_dst) rmdir(r->dst);
 }
 

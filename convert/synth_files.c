@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "offload/pack_sums.h"
 
 #define N_BYTES 256
 
@@ -72,6 +73,13 @@ uint64_t sl_synth_tokenizer_bytes(const struct sl_config *c)
         free(text);
         bytes += len;
     }
+    return bytes;
+}
+
+uint64_t sl_synth_sums_bytes(void)
+{
+    uint64_t bytes = sl_sums_line_bytes("pack.json");
+    for (int i = 0; i < 2; i++) bytes += sl_sums_line_bytes("tokenizer/") + strlen(files[i]);
     return bytes;
 }
 

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "offload/pack.h"
+#include "offload/pack_sums.h"
 
 #define MANIFEST_MAX ((uint64_t)64 << 20)
 #define BITS_MAX     32.0
@@ -287,7 +288,7 @@ int sl_rank_plan_save(const struct sl_rank_plan *r, const char *dir, struct sl_e
         rc = sl_fail(err, SL_E_NOMEM, path, NULL, "out of memory");
     /* Never a manifest that would not open again. */
     if (!rc) rc = sl_json_parse(&tree, made, made_len, path, SL_E_PACK, err);
-    if (!rc) rc = sl_write_file(path, made, made_len, err);
+    if (!rc) rc = sl_sums_publish(dir, made, made_len, err);
     cJSON_Delete(tree);
     free(made);
     free(text);

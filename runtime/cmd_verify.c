@@ -1,7 +1,7 @@
 /* sluice verify: is this pack whole?
  *
- * Fast: structure, sizes, every offset, the tensors the model needs, the tokenizer; reads a few
- * megabytes of any pack. --full reads every byte and checks every crc. Faults are the answer and go to
+ * Fast: structure, sizes, every offset, the tensors the model needs, the tokenizer, and the sums of all
+ * files that are text; reads a few megabytes of any pack. --full reads every byte and checks every crc. Faults are the answer and go to
  * stdout, one line each; the exit status is 4 when there is one. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,11 +49,13 @@ static void on_note(void *ctx, const char *line)
 }
 
 /* Everything short of reading weights. */
-static int audit(const struct sl_pack *p, struct answer *a, struct sl_err *err)
+static int audit(const struct sl_pack *p, bool full, struct answer *a, struct sl_err *err)
 {
     const struct sl_audit_sink sink = {on_fault, on_note, a};
     int rc = sl_audit_tensors(p, &sink, err);
     if (!rc) rc = sl_audit_tokenizer(p, &sink, err);
+    if (!rc) rc = sl_audit_sums(p, &sink, err);
+    if (!rc && full) rc = sl_audit_maps(p, &sink, err);
     if (!rc) sl_audit_files(p, &sink);
     return rc;
 }
@@ -87,7 +89,7 @@ static void print_text(const struct sl_pack *p, bool full, const struct answer *
                sl_format_bytes(total, sizeof total, r->bytes_read), took,
                sl_format_bytes(speed, sizeof speed, (uint64_t)rate(r)));
     else
-        printf("structure and sizes only; --full reads every byte\n");
+        printf("structure, sizes and text files only; --full reads every byte\n");
 }
 
 /* p NULL: the pack did not open, and the reason is among the faults. */
@@ -148,7 +150,7 @@ static int verify(const struct request *q, struct answer *a, struct sl_err *err)
         on_fault(a, err->text);
         return print_json(q->path, NULL, q->full, a, &report, q->threads, err);
     }
-    if (!rc) rc = audit(p, a, err);
+    if (!rc) rc = audit(p, q->full, a, err);
     if (!rc && q->full) rc = sl_pool_open(&pool, q->threads, err);
     if (!rc && q->full) {
         rc = sl_pack_verify(p, pool, on_fault, a, &report, err);
@@ -203,9 +205,9 @@ int sl_cmd_verify(int argc, char **argv)
         .min_pos = 1,
         .opts = opts,
         .n_opts = SL_ARG_COUNT(opts),
-        .notes =
-            "Without --full only structure and sizes are checked. Exit status 4 when there is a\n"
-            "fault; each is one line on stdout.",
+        .notes = "Without --full structure, sizes, pack.json and tokenizer are checked. Exit "
+                 "status 4 when there is a\n"
+                 "fault; each is one line on stdout.",
     };
     int status = sl_args_parse(&cmd, argc, argv, pos);
     if (status != SL_ARGS_GO) return status;

@@ -16,6 +16,7 @@
 #include "offload/budget.h"
 #include "offload/trace.h"
 #include "offload/numa_place.h"
+#include "offload/pack_sums.h"
 
 enum { TOUCH_BYTES = 32 << 20, PAGE_BYTES = 4096 };
 
@@ -110,6 +111,8 @@ int sluice_pack_open(sluice_pack **out, const char *path, const sluice_options *
         if (!p->prefix_dir) rc = sl_fail(&err, SL_E_NOMEM, path, NULL, "no memory");
     }
     if (!rc) rc = open_tokenizer(p, &err);
+    /* last: what can be said in more words has been said */
+    if (!rc) rc = sl_sums_check(p->pack->dir, NULL, NULL, NULL, &err);
     if (rc) {
         sluice_pack_close(p);
         return sl_engine_give(error, &err, rc);

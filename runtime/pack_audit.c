@@ -9,6 +9,8 @@
 #include <unistd.h>
 #include "base/file.h"
 #include "convert/inventory.h"
+#include "offload/pack_sums.h"
+#include "runtime/lookahead.h"
 #include "runtime/tokenizer.h"
 
 struct tensors {
@@ -83,7 +85,8 @@ static bool is_bank(const struct sl_pack *p, const char *label)
 
 static bool is_top_level(const struct sl_pack *p, const char *name)
 {
-    static const char *const known[] = {"pack.json", "trunk.bin", "experts", "tokenizer", "calib"};
+    static const char *const known[] = {"pack.json", "trunk.bin", "experts",
+                                        "tokenizer", "calib",     SL_SUMS_FILE};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (!strcmp(name, known[i])) return true;
     return p->vision_bytes && !strcmp(name, "vision.bin");
@@ -112,6 +115,34 @@ void sl_audit_files(const struct sl_pack *p, const struct sl_audit_sink *sink)
 {
     list_excess(p, "", sink);
     list_excess(p, "experts", sink);
+}
+
+int sl_audit_sums(const struct sl_pack *p, const struct sl_audit_sink *sink, struct sl_err *err)
+{
+    int has = 0;
+    struct sl_err one;
+    int rc = sl_sums_check(p->dir, sink->fault, sink->ctx, &has, &one);
+    if (!has)
+        sink->note(sink->ctx, SL_SUMS_FILE ": missing: pack.json and tokenizer/ go unchecked");
+    if (rc && rc != SL_E_PACK && err) *err = one;
+    return rc == SL_E_PACK ? 0 : rc;
+}
+
+int sl_audit_maps(const struct sl_pack *p, const struct sl_audit_sink *sink, struct sl_err *err)
+{
+    const struct sl_ahead_map *maps;
+    struct sl_err one;
+    struct sl_arena arena = {0};
+    uint64_t bytes = sl_ahead_maps_bytes(p);
+    if (!bytes) return 0;
+    int rc = sl_arena_init(&arena, bytes, "look-ahead maps", &one);
+    if (!rc) rc = sl_ahead_maps_open(&maps, p, &arena, &one);
+    sl_arena_free(&arena);
+    if (rc == SL_E_PACK)
+        sink->fault(sink->ctx, one.text);
+    else if (rc && err)
+        *err = one;
+    return rc == SL_E_PACK ? 0 : rc;
 }
 
 int sl_audit_tokenizer(const struct sl_pack *p, const struct sl_audit_sink *sink,

@@ -25,4 +25,10 @@ void sl_audit_files(const struct sl_pack *p, const struct sl_audit_sink *sink);
 int sl_audit_tokenizer(const struct sl_pack *p, const struct sl_audit_sink *sink,
                        struct sl_err *err);
 
+/* pack.json and tokenizer/ are what SHA256SUMS says (fault); there is no such file (note). */
+int sl_audit_sums(const struct sl_pack *p, const struct sl_audit_sink *sink, struct sl_err *err);
+
+/* Look-ahead maps, if the pack has them, read whole (fault). */
+int sl_audit_maps(const struct sl_pack *p, const struct sl_audit_sink *sink, struct sl_err *err);
+
 #endif

@@ -132,3 +132,53 @@ check excess_file_named "$(cat "$T/err")" grep -q 'note: notes.txt: not part of 
 rm "$P/experts/L099.bank" "$P/notes.txt"
 sound restored "$P" --full
 check restored_is_quiet "$(cat "$T/err")" [ ! -s "$T/err" ]
+
+# ---- any bit of any file: pack.json and tokenizer by SHA256SUMS, the rest by its own checksums
+run convert "$NANO" "$T/whole.pack"
+W=$T/whole.pack
+check sums_are_those_of_sha256sum "$(cat "$W/SHA256SUMS")" \
+    [ "$(cd "$W" && sha256sum -c --quiet SHA256SUMS 2>&1 && echo same)" = same ]
+sound sums_sound "$W"
+RANDOM=11
+for f in pack.json SHA256SUMS tokenizer/tokenizer_config.json tokenizer/tiktoken.model tokenizer/config.json \
+    tokenizer/generation_config.json tokenizer/README.md; do
+    missed=
+    for _ in 1 2 3 4 5 6 7 8 9 10; do
+        at=$(((RANDOM * 32768 + RANDOM) % $(wc -c <"$W/$f")))
+        flip "$W/$f" $at
+        run verify "$W"
+        [ "$status" = 4 ] || missed="$missed $at($status)"
+        flip "$W/$f" $at
+    done
+    check "flips_of_$(basename "$f")" "not found at$missed" [ -z "$missed" ]
+done
+for f in trunk.bin experts/L001.bank experts/L004.bank; do
+    missed=
+    for _ in 1 2 3 4 5 6 7 8 9 10; do
+        at=$(((RANDOM * 32768 + RANDOM) % $(wc -c <"$W/$f")))
+        flip "$W/$f" $at
+        run verify "$W" --full
+        [ "$status" = 4 ] || missed="$missed $at($status)"
+        flip "$W/$f" $at
+    done
+    check "flips_of_$(basename "$f")" "not found at$missed" [ -z "$missed" ]
+done
+for at in $(seq 0 64 12287); do # header, index, and the zeros after both
+    flip "$W/experts/L002.bank" "$at"
+    run verify "$W" --full
+    [ "$status" = 4 ] || missed="$missed $at($status)"
+    flip "$W/experts/L002.bank" "$at"
+done
+check flips_of_header_and_index "not found at$missed" [ -z "$missed" ]
+sound flips_restored "$W" --full
+
+# A number in pack.json that nothing contradicts: found by verify, and by whoever computes with it.
+sed -i 's/"rms_norm_eps":1e-05/"rms_norm_eps":1e-06/' "$W/pack.json"
+faulty number_changed '^pack\.json: its sha256 is not the one in SHA256SUMS' "$W"
+refused run_refuses_it 4 'pack\.json: its sha256 is not' run "$W" -p x -n 1
+refused convert_refuses_it 4 'pack\.json: its sha256 is not' convert "$W" "$T/again.pack" --trunk t8
+rm "$W/SHA256SUMS"
+sound without_sums "$W"
+check without_sums_says_so "$(cat "$T/err")" grep -q 'note: SHA256SUMS: missing' "$T/err"
+run run "$W" -p x -n 1 --temp 0
+check without_sums_runs "exit $status: $(cat "$T/err")" [ "$status" = 0 ]
