@@ -125,7 +125,7 @@ static int parse(struct serve_flags *f, int argc, char **argv, const char **pos)
          .out = &f->seats,
          .group = "Service",
          .metavar = "N",
-         .help = "answers computed side by side; each takes its own state and share of slots",
+         .help = "answers computed side by side, in common steps; each takes its own state",
          .def = "1",
          .min = 1,
          .max = SL_SCHED_SEATS},
@@ -259,6 +259,29 @@ static int serve(const struct serve_flags *f, struct sl_sched *sched,
     return 0;
 }
 
+/* Beside the states of --prefix-dir lie the ids of the turns that were written, so that history sent back as
+ * text matches them after a restart too. A file that cannot be used costs time, not answers. */
+static bool turns_path(char *out, const struct serve_flags *f)
+{
+    return f->prefix_dir && sl_path_join(out, f->prefix_dir, "turns.ids");
+}
+
+static void load_turns(const struct serve_flags *f, const struct sl_serve_model *m)
+{
+    char path[SL_PATH_MAX];
+    struct sl_err err = {0};
+    if (!m->format || !turns_path(path, f) || access(path, F_OK)) return;
+    if (sl_chat_turns_load(m->turns, m->format, path, &err))
+        fprintf(stderr, "sluice: warning: %s; earlier turns are not known\n", err.text);
+}
+
+static int save_turns(const struct serve_flags *f, const struct sl_serve_model *m,
+                      struct sl_err *err)
+{
+    char path[SL_PATH_MAX];
+    return m->format && turns_path(path, f) ? sl_chat_turns_save(m->turns, path, err) : 0;
+}
+
 /* With the pack open. Returns the exit status. */
 static int serve_pack(const struct serve_flags *f, sluice_pack *p, const char *path,
                       const sluice_options *opts)
@@ -278,6 +301,7 @@ static int serve_pack(const struct serve_flags *f, sluice_pack *p, const char *p
     if (sl_chat_turns_open(&turns, turn_bytes > TURNS_LEAST ? turn_bytes : TURNS_LEAST, &err))
         return sl_cmd_fail(&err);
     model.turns = turns;
+    load_turns(f, &model);
     const struct sl_sched_opts so = {.seats = (int)f->seats,
                                      .queue = (int)f->queue,
                                      .answer_seconds = f->answer_seconds,
@@ -292,7 +316,8 @@ static int serve_pack(const struct serve_flags *f, sluice_pack *p, const char *p
         status = sl_cmd_fail(&err);
         goto end;
     }
-    if (sl_engine_stats_save(&f->engine, sl_sched_join(sched), &err))
+    sluice_session *session = sl_sched_join(sched);
+    if (save_turns(f, &model, &err) || sl_engine_stats_save(&f->engine, session, &err))
         status = sl_cmd_fail(&err);
     else
         status = stop_signal == SIGINT ? 130 : 0;

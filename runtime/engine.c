@@ -213,7 +213,7 @@ static int load_weights(struct sluice_pack *p, const struct sl_engine_plan *plan
     p->trunk_held_bytes = plan->trunk_resident_bytes;
     if (!rc) rc = sl_model_open(&p->model, p->pack, p->trunk, &p->arena, err);
     if (!rc && o->lookahead) rc = sl_ahead_maps_open(&p->ahead_maps, p->pack, &p->arena, err);
-    if (!rc) rc = sl_engine_open_prefix(p, o, err);
+    if (!rc) rc = sl_engine_open_prefix(p, plan, o, err);
     if (rc) drop_weights(p);
     return rc;
 }

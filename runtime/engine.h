@@ -10,6 +10,7 @@
 #define SL_RUNTIME_ENGINE_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include "base/arena.h"
 #include "base/pool.h"
 #include "offload/budget.h"
@@ -129,6 +130,7 @@ struct sl_engine {
 
     uint64_t prefill_tokens, decode_tokens, chunks; /* chunks: of more than one token */
     uint64_t decode_steps, guessed, accepted;
+    atomic_uint_least64_t feed_n, feed_at, feed_chunk; /* tokens of the call in progress, 0: none */
     double prefill_seconds, decode_seconds;
     sluice_stages prefill_stages, decode_stages;
     double prefill_busy, decode_busy; /* drive seconds, mean over drives */
@@ -178,8 +180,8 @@ int sl_engine_pick(struct sluice_session *s, const float *logits, uint64_t posit
 /* Sets the graph's observer for what the session's routes and trace need now. */
 void sl_engine_observe(struct sluice_session *s);
 /* The store of earlier states that o asks for; with the pack's lock held. o->prefix_bytes 0: none. */
-int sl_engine_open_prefix(struct sluice_pack *p, const struct sl_engine_opts *o,
-                          struct sl_err *err);
+int sl_engine_open_prefix(struct sluice_pack *p, const struct sl_engine_plan *plan,
+                          const struct sl_engine_opts *o, struct sl_err *err);
 /* Keeps the routes of all positions from here on, for sl_engine_flips; takes ctx * layers * top_k * 4 bytes
  * beside the plan. SL_E_NOMEM. */
 int sl_engine_keep_routes(struct sluice_session *s, struct sl_err *err);

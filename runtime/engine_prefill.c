@@ -91,13 +91,27 @@ int sl_engine_feed(struct sluice_session *s, const int32_t *ids, size_t n,
     const struct sl_sweep_choice c = choose(s, n, on_logits != NULL);
     const bool sweep = s->store && n > 1 && c.chunk > 1;
     int rc = sweep ? begin(s, &c, err) : 0;
+    atomic_store(&s->e->feed_at, 0);
+    atomic_store(&s->e->feed_n, n);
     for (size_t i = 0; i < n && !rc;) {
         const size_t m = n - i < c.chunk ? n - i : (size_t)c.chunk;
+        atomic_store(&s->e->feed_at, i);
+        atomic_store(&s->e->feed_chunk, m);
         rc = feed_chunk(s, ids + i, (int)m, i + m == n, on_logits, ctx, err);
         if (!rc && sweep) sl_store_sweep_routes(s->store, sl_graph_routes(s->graph), (int)m);
         i += m;
         s->e->chunks += m > 1;
     }
+    atomic_store(&s->e->feed_n, 0);
     if (sweep) end(s, !rc);
     return rc;
+}
+
+double sluice_progress(const sluice_session *s)
+{
+    const struct sl_engine *e = s->e;
+    const double n = (double)atomic_load(&e->feed_n);
+    if (n == 0) return 0;
+    const double share = (double)sl_graph_layers_done(e->graph) / s->p->pack->cfg.n_layers;
+    return ((double)atomic_load(&e->feed_at) + share * (double)atomic_load(&e->feed_chunk)) / n;
 }

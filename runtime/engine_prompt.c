@@ -16,9 +16,10 @@ enum { SPARSE_BLOCKS = 8, SUGGESTED_STATES = 8, SUGGESTED_SHARE = 8 };
 
 /* ---------------------------------------------------------------- the store */
 
-/* Whatever a state depends on: the path, the source, every tensor and every record of the pack. */
-static int identity(const struct sl_pack *pack, bool fast, unsigned char out[32],
-                    struct sl_err *err)
+/* Whatever a state depends on: the source, every tensor and every record of the pack, the path that computes
+ * it, and which ranks of p36 experts are read whole. */
+static int identity(const struct sl_pack *pack, const struct sl_engine_plan *plan, bool fast,
+                    unsigned char out[32], struct sl_err *err)
 {
     struct sl_sha256 *h = sl_sha256_open();
     char hex[65];
@@ -35,6 +36,8 @@ static int identity(const struct sl_pack *pack, bool fast, unsigned char out[32]
         for (uint32_t e = 0; e < pack->banks[b].n_experts; e++)
             sl_sha256_add(h, &pack->banks[b].entries[e].crc32,
                           sizeof pack->banks[b].entries[e].crc32);
+    for (int l = 0; l < pack->cfg.n_layers; l++)
+        sl_sha256_add(h, &plan->ranks.ranks[l], sizeof plan->ranks.ranks[l]);
     sl_sha256_close(h, hex);
     for (int i = 0; i < 32; i++) {
         unsigned byte;
@@ -44,7 +47,8 @@ static int identity(const struct sl_pack *pack, bool fast, unsigned char out[32]
     return 0;
 }
 
-int sl_engine_open_prefix(struct sluice_pack *p, const struct sl_engine_opts *o, struct sl_err *err)
+int sl_engine_open_prefix(struct sluice_pack *p, const struct sl_engine_plan *plan,
+                          const struct sl_engine_opts *o, struct sl_err *err)
 {
     struct sl_prefix_opts po = {.memory_bytes = o->prefix_bytes,
                                 .dir = o->prefix_dir,
@@ -52,7 +56,7 @@ int sl_engine_open_prefix(struct sluice_pack *p, const struct sl_engine_opts *o,
                                 .block = o->prefix_block,
                                 .form = o->fast ? SL_STATE_FAST : 0};
     if (!o->prefix_bytes) return 0;
-    int rc = identity(p->pack, o->fast, po.identity, err);
+    int rc = identity(p->pack, plan, o->fast, po.identity, err);
     return rc ? rc : sl_prefix_open(&p->prefix, &p->pack->cfg, &po, err);
 }
 

@@ -446,7 +446,10 @@ int sl_graph_feed_many(struct sl_graph *g, const struct sl_graph_seq *seqs, int 
     sl_graph_view(g, 0, g->n_chunk);
     sl_graph_embed(g, ids);
     g->stages.attention += now_seconds() - at;
-    for (int l = 0; l < g->c->n_layers && !rc; l++) rc = run_layer(g, l, err);
+    for (int l = 0; l < g->c->n_layers && !rc; l++) {
+        atomic_store_explicit(&g->layers_done, l, memory_order_relaxed);
+        rc = run_layer(g, l, err);
+    }
     if (!rc) rc = run_heads(g, logits, err);
     if (!rc && atomic_load_explicit(&g->stopped, memory_order_relaxed))
         rc = sl_fail(err, SL_E_INTR, NULL, NULL, "interrupted");
@@ -456,6 +459,11 @@ int sl_graph_feed_many(struct sl_graph *g, const struct sl_graph_seq *seqs, int 
         seqs[i].st->n_expanded = seqs[i].st->position;
     }
     return 0;
+}
+
+int sl_graph_layers_done(const struct sl_graph *g)
+{
+    return atomic_load_explicit(&g->layers_done, memory_order_relaxed);
 }
 
 int sl_graph_feed(struct sl_graph *g, struct sl_state *st, const int32_t *ids, int n, float *logits,

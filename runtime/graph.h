@@ -116,6 +116,8 @@ int sl_graph_lend(struct sl_graph *g, void *mem, uint64_t bytes, int n_tokens, b
                   struct sl_err *err);
 /* Whether the observer asks for what only chunks of one panel show in order: hidden, ahead. */
 bool sl_graph_wants_panels(const struct sl_graph *g);
+/* Layers of the feed in progress, or of the last one, that are done; from any thread. */
+int sl_graph_layers_done(const struct sl_graph *g);
 /* Tokens that a feed may have now. */
 int sl_graph_chunk(const struct sl_graph *g);
 /* Routes of the last chunk, [n_layers][its tokens][top_k], rows of layers without experts undefined;

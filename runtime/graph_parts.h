@@ -213,7 +213,8 @@ struct sl_graph {
     int fail_rc;
     struct sl_err fail;
     atomic_bool bad_routes; /* routes_fn gave ids that cannot be */
-    atomic_bool stopped;    /* interrupted: tasks were left out, nothing computed since counts */
+    atomic_int layers_done;
+    atomic_bool stopped; /* interrupted: tasks were left out, nothing computed since counts */
 };
 
 /* Parallel region; a single task runs in place. After an interrupt tasks are left out, and the next

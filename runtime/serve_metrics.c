@@ -77,6 +77,28 @@ static void requests(struct sl_serve_text *t, const struct sl_metrics *m)
     histogram(t, "request_seconds", "from the request to its last token", &s->whole);
 }
 
+/* Sequences a step: a histogram whose bins are whole numbers. */
+static void steps(struct sl_serve_text *t, const struct sl_sched_info *s)
+{
+    uint64_t n = 0;
+    uint64_t sum = 0;
+    name(t, "step_sequences", "histogram", "sequences in a step of the engine");
+    for (int i = 0; i < SL_SCHED_SEATS; i++) {
+        n += s->steps[i];
+        sum += s->steps[i] * (uint64_t)(i + 1);
+        if (i < s->seats)
+            sl_serve_text_fmt(t, "sluice_step_sequences_bucket{le=\"%d\"} %llu\n", i + 1, (ull)n);
+    }
+    sl_serve_text_fmt(t,
+                      "sluice_step_sequences_bucket{le=\"+Inf\"} %llu\n"
+                      "sluice_step_sequences_sum %llu\nsluice_step_sequences_count %llu\n",
+                      (ull)n, (ull)sum, (ull)n);
+    whole(t, "step_tokens_total", "counter", "tokens computed in these steps", s->step_tokens);
+    uint64_t left = 0;
+    for (int i = 0; i < s->n_prompts; i++) left += s->prompts[i].tokens - s->prompts[i].done;
+    whole(t, "prompt_tokens_left", "gauge", "tokens of prompts that are being computed", left);
+}
+
 static void memory(struct sl_serve_text *t, const struct sl_metrics *m)
 {
     const sluice_plan_info *p = &m->sched.plan;
@@ -156,6 +178,7 @@ void sl_metrics_prometheus(struct sl_serve_text *t, const struct sl_metrics *m)
     name(t, "uptime_seconds", "gauge", "seconds since the start");
     sl_serve_text_fmt(t, "sluice_uptime_seconds %.3f\n", m->uptime_seconds);
     requests(t, m);
+    steps(t, &m->sched);
     memory(t, m);
     engine(t, m);
 }
@@ -207,6 +230,18 @@ void sl_metrics_json(struct sl_serve_text *t, const struct sl_metrics *m)
     seconds(t, "prefill_seconds", e->prefill_seconds);
     seconds(t, "decode_seconds", e->decode_seconds);
     seconds(t, "stall_seconds", e->stall_seconds);
+    number(t, "step_tokens", s->step_tokens);
+    sl_serve_text_put(t, "\"steps\":["); /* by sequences in them, from 1 */
+    for (int i = 0; i < s->seats; i++)
+        sl_serve_text_fmt(t, "%s%llu", i ? "," : "", (ull)s->steps[i]);
+    sl_serve_text_put(t, "],\"prompts\":[");
+    for (int i = 0; i < s->n_prompts; i++)
+        sl_serve_text_fmt(t, "%s{\"tokens\":%llu,\"done\":%llu}", i ? "," : "",
+                          (ull)s->prompts[i].tokens, (ull)s->prompts[i].done);
+    sl_serve_text_put(t, "],");
+    number(t, "decode_steps", e->decode_steps);
+    number(t, "guessed_tokens", e->guessed_tokens);
+    number(t, "accepted_tokens", e->accepted_tokens);
     number(t, "expert_hits", e->expert_hits);
     number(t, "expert_misses", e->expert_misses);
     number(t, "expert_bytes_read", e->expert_bytes_read);

@@ -2,16 +2,15 @@
  *
  *   submit -> [ queue, first come first served ] -> seats (a session each) -> deltas
  *
- * One thread owns all sessions and takes one step of each busy seat in turn: a prompt (a piece of it,
- * where several seats share the engine), or one token. With one seat, requests are served one after
- * the other; with more, token by token. What a step computes does not depend on the other seats, so
- * answers do not either. Steps of several seats at once (batching) have their place in sched_round().
+ * One thread owns all sessions, which are sequences of one engine, and takes one step after the other:
+ * a token of every answer and pieces of prompts, all in one pass over the weights (serve_step.c). On the
+ * exact path what a step computes for a seat does not depend on the others, so answers do not either.
  *
  * Reuse: a prompt goes to the idle seat that already stands at the longest start of it, and from there
  * sluice_prompt() looks further.
  *
- * Cancel: for a token a flag is enough. In a prompt the process-wide interrupt ends the engine's call
- * within a layer; it is cleared before the next call, so only the cancelled request feels it.
+ * Cancel: for a step a flag is enough. In a prompt that is computed alone the process-wide interrupt ends
+ * the engine's call within a layer; it is cleared before the next call, so only that request feels it.
  *
  * Threads: everything may be called from any thread, open and close once. */
 #ifndef SL_RUNTIME_SERVE_SCHED_H
@@ -22,7 +21,7 @@
 #include "runtime/serve_job.h"
 #include "runtime/sluice.h"
 
-#define SL_SCHED_SEATS 16
+#define SL_SCHED_SEATS SLUICE_MAX_SEATS
 
 struct sl_sched_opts {
     int seats;                           /* 1 to SL_SCHED_SEATS */
@@ -46,8 +45,14 @@ struct sl_sched_info {
     uint64_t finished, failed, cancelled, refused; /* requests; refused: the queue was full */
     uint64_t prompt_tokens, cached_tokens, completion_tokens;
     struct sl_sched_histogram first_token, whole; /* seconds since the request was queued */
-    sluice_plan_info plan;      /* of the first session, its own groups times the seats */
-    sluice_stats engine;        /* summed over sessions where that means something */
+    uint64_t steps[SL_SCHED_SEATS];               /* of the engine, by sequences in them, from 1 */
+    uint64_t step_tokens;
+    struct {
+        uint64_t tokens, done; /* done: computed, or found */
+    } prompts[SL_SCHED_SEATS]; /* in progress */
+    int n_prompts;
+    sluice_plan_info plan;
+    sluice_stats engine;
     sluice_prefix_stats prefix; /* of the pack's store */
 };
 

@@ -278,6 +278,9 @@ int sluice_follow_routes(sluice_session *s, sluice_session *leader, sluice_error
 int sluice_trace(sluice_session *s, const char *path, sluice_error *err);
 
 void sluice_get_stats(const sluice_session *s, sluice_stats *out);
+/* How much of the sluice_feed in progress in this engine is done, 0 to 1; 0 when there is none. From any
+ * thread while the session is open. */
+double sluice_progress(const sluice_session *s);
 void sluice_interrupt(
     void); /* async-signal-safe: the calls in progress end with code -60 within a layer */
 void sluice_interrupt_clear(void); /* for hosts that go on after a cancel */
