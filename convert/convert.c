@@ -163,6 +163,10 @@ static int check_opts(struct run *r)
     if (!sl_fmt_is_trunk(o->trunk))
         return sl_fail(r->err, SL_E_ARG, NULL, "--trunk", "%s: not one of bf16, t8, t6, t4",
                        sl_fmt_name(o->trunk));
+    for (int g = 0; g < SL_N_GROUPS; g++)
+        if (o->trunk_of[g] != SL_FMT_NONE && !sl_fmt_is_trunk((enum sl_fmt)o->trunk_of[g]))
+            return sl_fail(r->err, SL_E_ARG, NULL, "--trunk", "%s: not one of bf16, t8, t6, t4",
+                           sl_fmt_name((enum sl_fmt)o->trunk_of[g]));
     if (!r->dst[0]) return sl_fail(r->err, SL_E_ARG, NULL, "DST", "is empty");
     if (!sl_path_join(r->work, r->dst, ".convert") ||
         !sl_path_join(r->trunk_path, r->dst, "trunk.bin") ||

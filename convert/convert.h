@@ -17,8 +17,10 @@
 struct sl_convert_opts {
     enum sl_fmt experts; /* SL_FMT_M4 (default), MXFP4, or a trellis format (lossy) */
     enum sl_fmt trunk;   /* SL_FMT_BF16, T8, T6 or T4 */
-    int jobs;            /* 0: one per core */
-    const char *calib;   /* statistics file for trellis formats, NULL: none */
+    /* [SL_N_GROUPS] of convert/inventory.h: the matrices of a group instead; SL_FMT_NONE: as trunk. */
+    uint8_t trunk_of[SL_N_GROUPS];
+    int jobs;          /* 0: one per core */
+    const char *calib; /* statistics file for trellis formats, NULL: none */
     /* Statistics taken on the way instead (live_calib.h); NULL: none. Its price goes to the report. */
     const struct sl_live_calib *live;
     double mix_bits;              /* experts SL_FMT_MIX: mean bits a weight, stored */

@@ -80,7 +80,8 @@ static int add_trunk(void *ctx, const struct sl_item *it)
     if (!p->in->ops->find(p->in, it->name, &src))
         return sl_fail(b->err, SL_E_SOURCE, it->name, NULL, "missing tensor");
     bool low = it->quantize && src.dtype == SL_DT_BF16;
-    enum sl_fmt fmt = low ? p->trunk_fmt : sl_fmt_of_dtype(src.dtype);
+    const enum sl_fmt own = (enum sl_fmt)p->trunk_of[it->group];
+    enum sl_fmt fmt = !low ? sl_fmt_of_dtype(src.dtype) : own != SL_FMT_NONE ? own : p->trunk_fmt;
     int rc = append(p, &p->trunk, &b->room, &src, fmt, b->err);
     if (rc) return rc;
     extend(it->layer < 0 ? &p->globals : &p->layers[it->layer], &p->trunk);
@@ -171,6 +172,7 @@ int sl_plan_open(struct sl_plan **out, const struct sl_input *in, const char *ds
     p->experts = o->experts;
     p->mix_bits = o->mix_bits;
     p->trunk_fmt = o->trunk;
+    memcpy(p->trunk_of, o->trunk_of, sizeof p->trunk_of);
     p->task_bytes = o->task_bytes ? o->task_bytes : SL_TASK_BYTES;
     size_t n_layers = (size_t)in->cfg.n_layers;
     p->dst = strdup(dst);

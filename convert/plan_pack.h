@@ -60,6 +60,7 @@ struct sl_plan_file {
 struct sl_plan {
     const struct sl_input *in;
     enum sl_fmt experts, trunk_fmt;
+    uint8_t trunk_of[SL_N_GROUPS];    /* SL_FMT_NONE: as trunk_fmt */
     double mix_bits;                  /* target when experts are SL_FMT_MIX */
     struct sl_calib_file *calib;      /* NULL: not calibrated from a file; owned */
     const struct sl_live_calib *live; /* NULL: no statistics are taken on the way */

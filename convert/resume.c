@@ -32,6 +32,12 @@ char *sl_resume_begin(const struct sl_plan *p, const struct sl_convert_opts *o)
               cJSON_AddStringToObject(id, "experts", sl_fmt_name(o->experts)) &&
               cJSON_AddStringToObject(id, "trunk", sl_fmt_name(o->trunk)) &&
               cJSON_AddBoolToObject(id, "vision", !o->drop_vision);
+    for (int g = 0; ok && g < SL_N_GROUPS; g++) {
+        char key[32];
+        if (o->trunk_of[g] == SL_FMT_NONE) continue;
+        snprintf(key, sizeof key, "trunk %s", sl_group_name((enum sl_group)g));
+        ok = cJSON_AddStringToObject(id, key, sl_fmt_name((enum sl_fmt)o->trunk_of[g]));
+    }
     if (ok && o->experts == SL_FMT_MIX) ok = cJSON_AddNumberToObject(id, "mix", o->mix_bits);
     if (ok && p && p->calib)
         ok = cJSON_AddStringToObject(id, "calib", sl_calib_file_sha256(p->calib));

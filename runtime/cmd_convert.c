@@ -213,9 +213,49 @@ static bool read_experts(const char *s, struct sl_convert_opts *o)
     return sl_fmt_is_expert(o->experts);
 }
 
+static bool read_trunk_format(const char *s, size_t n, enum sl_fmt *out)
+{
+    char name[8] = "";
+    if (n >= sizeof name) return false;
+    memcpy(name, s, n);
+    *out = sl_fmt_by_name(name);
+    return sl_fmt_is_trunk(*out);
+}
+
+/* GROUP=FMT; a group twice is no list of groups that differ. */
+static bool read_trunk_group(const char *s, size_t n, struct sl_convert_opts *o)
+{
+    static const enum sl_group groups[] = {SL_GROUP_KDA,    SL_GROUP_MLA,   SL_GROUP_LATENT,
+                                           SL_GROUP_SHARED, SL_GROUP_DENSE, SL_GROUP_EMBED,
+                                           SL_GROUP_HEAD};
+    const char *is = memchr(s, '=', n);
+    enum sl_fmt fmt;
+    if (!is || !read_trunk_format(is + 1, n - (size_t)(is + 1 - s), &fmt)) return false;
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
+        const char *name = sl_group_name(groups[i]);
+        if (strlen(name) != (size_t)(is - s) || memcmp(name, s, (size_t)(is - s)) != 0) continue;
+        if (o->trunk_of[groups[i]] != SL_FMT_NONE) return false;
+        o->trunk_of[groups[i]] = (uint8_t)fmt;
+        return true;
+    }
+    return false;
+}
+
+/* FMT[,GROUP=FMT]... */
+static bool read_trunk(const char *s, struct sl_convert_opts *o)
+{
+    size_t n = strcspn(s, ",");
+    if (!read_trunk_format(s, n, &o->trunk)) return false;
+    while (s[n]) {
+        s += n + 1;
+        n = strcspn(s, ",");
+        if (!read_trunk_group(s, n, o)) return false;
+    }
+    return true;
+}
+
 int sl_cmd_convert(int argc, char **argv)
 {
-    static const char *const trunk_formats[] = {"bf16", "t8", "t6", "t4", NULL};
     const char *experts = "m4";
     const char *trunk = "bf16";
     int64_t jobs = 0;
@@ -242,9 +282,11 @@ int sl_cmd_convert(int argc, char **argv)
          .out = &trunk,
          .group = "Formats",
          .metavar = "FMT",
-         .help = "everything else: bf16 (as released), t8 (8.5 bits a weight), t6 (6.5), t4 (4.5)",
-         .def = "bf16",
-         .choices = trunk_formats},
+         .help =
+             "everything else: bf16 (as released), t8 (8.5 bits a weight), t6 (6.5), t4 (4.5); "
+             "then, after commas, groups that differ: t6,embed=t4,head=t8; groups are kda, mla, "
+             "latent, shared, dense, embed, head",
+         .def = "bf16"},
         {.name = "--calib",
          .kind = SL_ARG_STRING,
          .out = &o.calib,
@@ -340,7 +382,11 @@ int sl_cmd_convert(int argc, char **argv)
     if (!read_experts(experts, &o))
         return sl_args_usage(&cmd, "--experts %s: not one of m4, mxfp4, w36, p36, w26, w16, mix:X",
                              experts);
-    o.trunk = sl_fmt_by_name(trunk);
+    if (!read_trunk(trunk, &o))
+        return sl_args_usage(&cmd,
+                             "--trunk %s: not FMT[,GROUP=FMT...] with formats bf16, t8, t6, t4 and "
+                             "groups kda, mla, latent, shared, dense, embed, head",
+                             trunk);
     o.jobs = (int)jobs;
     o.bank_dirs = bank_dirs.v;
     o.n_bank_dirs = bank_dirs.n;

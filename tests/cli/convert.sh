@@ -156,3 +156,18 @@ if mount -t tmpfs -o size=3m none "$T/disk" 2>/dev/null; then
 else
     skip disk_full "cannot mount a tmpfs"
 fi
+
+# ---- the trunk by groups
+run convert "$TINY" "$T/g.pack" --trunk t6,embed=bf16,kda=t8,head=t4 --json
+check trunk_by_groups "exit $status: $(cat "$T/err")" [ "$status" = 0 ]
+group_fmt() { grep -o "\"$1\":{\"fmt\":\"[a-z0-9]*\"" "$T/g.pack/pack.json" | sed 's/.*:"\(.*\)"/\1/'; }
+for pair in model.embed_tokens.weight=bf16 lm_head.weight=t4 model.layers.0.self_attn.q_proj.weight=t8 \
+    model.layers.0.mlp.up_proj.weight=t6; do
+    check "trunk_group_$pair" "$(group_fmt "${pair%=*}")" [ "$(group_fmt "${pair%=*}")" = "${pair#*=}" ]
+done
+run verify "$T/g.pack" --full
+check trunk_by_groups_verifies "exit $status: $(cat "$T/err")" [ "$status" = 0 ]
+refused trunk_group_unknown 2 'trunk t6,router=t4' convert "$TINY" "$T/no.pack" --trunk t6,router=t4
+refused trunk_group_format 2 'trunk t6,kda=w26' convert "$TINY" "$T/no.pack" --trunk t6,kda=w26
+refused trunk_group_twice 2 'trunk t6,kda=t8' convert "$TINY" "$T/no.pack" --trunk t6,kda=t8,kda=t4
+refused trunk_group_empty 2 'trunk t6,' convert "$TINY" "$T/no.pack" --trunk t6,
