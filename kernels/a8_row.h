@@ -1,5 +1,6 @@
 /* One row of a packed matrix for the integer products: where its codes lie, and the scale of each
- * block. Shared by the reference and the ISA variants of act.h. */
+ * block. Shared by the references and the ISA variants of
+ * act.h and mul_batch.h. */
 #ifndef SL_KERNELS_A8_ROW_H
 #define SL_KERNELS_A8_ROW_H
 
@@ -80,6 +81,47 @@ static inline float sl_a8_scale(const struct sl_a8_row *r, int b)
     default:
         return (float)sl_w_scale(sl_w_nibble(r->w.scales, b));
     }
+}
+
+/* Column of a block that is stored at place i. */
+static inline int sl_a8_column(enum sl_act_order order, int i)
+{
+    switch (order) {
+    case SL_ACT_PAIRS:
+        return i < 16 ? 2 * i : 2 * (i - 16) + 1;
+    case SL_ACT_ROT4:
+        return 4 * (i & 7) + (i >> 3);
+    case SL_ACT_ROT8:
+        return 8 * (i & 3) + (i >> 2);
+    default:
+        return i;
+    }
+}
+
+/* Integer of column c of block b. */
+static inline int sl_a8_code(const struct sl_a8_row *r, int b, int c)
+{
+    const uint8_t *p = r->codes + (size_t)b * 16;
+    switch (r->fmt) {
+    case SL_FMT_T8:
+        return (int8_t)r->codes[(size_t)b * SL_T_BLOCK + (size_t)c];
+    case SL_FMT_T6:
+        return sl_t6_code(p, r->high + (size_t)b * SL_T6_HIGH, c) - 32;
+    case SL_FMT_T4:
+        return sl_t4_value(p, c);
+    case SL_FMT_MXFP4:
+    case SL_FMT_M4:
+        return sl_a8_e2m1[p[c >> 1] >> (c & 1) * 4 & 15];
+    default:
+        break;
+    }
+    const int unit = 64 / r->w.bits, at = b * SL_T_BLOCK + c;
+    const uint8_t *bytes = r->w.words + (size_t)(at / unit) * 8;
+    uint64_t word = 0;
+    for (int i = 0; i < 8; i++) word |= (uint64_t)bytes[i] << 8 * i;
+    unsigned index = sl_trellis_window(word, at % unit, r->w.bits);
+    if (r->w.plain) index |= (r->w.plain[(size_t)b * 4 + (size_t)(c >> 3)] >> (c & 7) & 1u) << 6;
+    return (int8_t)r->w.table[index];
 }
 
 /* lane [2][SL_A8_QUADS] */

@@ -31,28 +31,13 @@ enum sl_act_order sl_act_order_of(enum sl_fmt fmt)
     }
 }
 
-/* Column of a block that is stored at place i. */
-static int column_at(enum sl_act_order order, int i)
-{
-    switch (order) {
-    case SL_ACT_PAIRS:
-        return i < 16 ? 2 * i : 2 * (i - 16) + 1;
-    case SL_ACT_ROT4:
-        return 4 * (i & 7) + (i >> 3);
-    case SL_ACT_ROT8:
-        return 8 * (i & 3) + (i >> 2);
-    default:
-        return i;
-    }
-}
-
 void sl_act_pack(enum sl_act_order order, int planes, const float *x, int cols, int8_t *q,
                  float *scale)
 {
     assert(order != SL_ACT_NONE && (planes == 1 || planes == 2) && cols >= 0);
     const int nb = (cols + B - 1) / B;
     int column[B];
-    for (int i = 0; i < B; i++) column[i] = column_at(order, i);
+    for (int i = 0; i < B; i++) column[i] = sl_a8_column(order, i);
     const size_t plane = (size_t)nb * B;
     memset(q, 0, 2 * (size_t)planes * plane);
     for (int b = 0; b < nb; b++) {
@@ -83,32 +68,6 @@ void sl_act_pack(enum sl_act_order order, int planes, const float *x, int cols, 
     }
 }
 
-/* Integer of column c of block b. */
-static int code_of(const struct sl_a8_row *r, int b, int c)
-{
-    const uint8_t *p = r->codes + (size_t)b * 16;
-    switch (r->fmt) {
-    case SL_FMT_T8:
-        return (int8_t)r->codes[(size_t)b * B + (size_t)c];
-    case SL_FMT_T6:
-        return sl_t6_code(p, r->high + (size_t)b * SL_T6_HIGH, c) - 32;
-    case SL_FMT_T4:
-        return sl_t4_value(p, c);
-    case SL_FMT_MXFP4:
-    case SL_FMT_M4:
-        return sl_a8_e2m1[p[c >> 1] >> (c & 1) * 4 & 15];
-    default:
-        break;
-    }
-    const int unit = 64 / r->w.bits, at = b * B + c;
-    const uint8_t *bytes = r->w.words + (size_t)(at / unit) * 8;
-    uint64_t word = 0;
-    for (int i = 0; i < 8; i++) word |= (uint64_t)bytes[i] << 8 * i;
-    unsigned index = sl_trellis_window(word, at % unit, r->w.bits);
-    if (r->w.plain) index |= (r->w.plain[(size_t)b * 4 + (size_t)(c >> 3)] >> (c & 7) & 1u) << 6;
-    return (int8_t)r->w.table[index];
-}
-
 void sl_mul_a8_c(const struct sl_mat *w, int row0, int row1, const struct sl_act *x, float *y,
                  size_t ldy)
 {
@@ -128,7 +87,7 @@ void sl_mul_a8_c(const struct sl_mat *w, int row0, int row1, const struct sl_act
                     int32_t d = 0, rest = 0;
                     for (int i = 4 * j; i < 4 * j + 4; i++) {
                         const size_t at = (size_t)b * B + (size_t)i;
-                        const int code = code_of(&row, b, column_at(x->order, i));
+                        const int code = sl_a8_code(&row, b, sl_a8_column(x->order, i));
                         d += code * q[at];
                         if (x->planes == 2) rest += code * q[2 * plane + at];
                     }

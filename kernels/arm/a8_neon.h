@@ -138,4 +138,6 @@ SL_INLINE sums a8_step(sums s, block v, const int8_t *q, size_t plane, int plane
     return (sums){vfmaq_f32(s.a, vcvtq_f32_s32(a), g), vfmaq_f32(s.b, vcvtq_f32_s32(b), g)};
 }
 
+#ifdef SL_A8_NAME /* or else the decoders alone */
 #include "kernels/body_a8.h"
+#endif

@@ -201,4 +201,6 @@ SL_INLINE sums a8_step(sums sum, block v, const int8_t *q, size_t plane, int pla
     return _mm256_fmadd_ps(_mm256_cvtepi32_ps(d), _mm256_broadcast_ss(f), sum);
 }
 
+#ifdef SL_A8_NAME /* or else the decoders alone */
 #include "kernels/body_a8.h"
+#endif

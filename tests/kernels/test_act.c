@@ -12,81 +12,11 @@
 #include "kernels/act.h"
 #include "kernels/half.h"
 #include "tests/kernels/kernel_check.h"
+#include "tests/kernels/packed_matrix.h"
 
 static const enum sl_fmt fmts[] = {SL_FMT_T8,  SL_FMT_T6,  SL_FMT_T4,  SL_FMT_MXFP4, SL_FMT_M4,
                                    SL_FMT_W26, SL_FMT_W36, SL_FMT_P36, SL_FMT_W16};
 enum { N_FMTS = sizeof fmts / sizeof fmts[0] };
-
-struct matrix {
-    struct sl_mat m;
-    uint8_t *bytes;
-};
-
-static uint8_t *next(uint8_t **at, uint64_t bytes)
-{
-    uint8_t *p = *at;
-    *at += bytes;
-    return p;
-}
-
-/* f16 of an ordinary size, either sign. */
-static void put_f16(uint8_t *p)
-{
-    p[0] = (uint8_t)kc_rnd();
-    p[1] = (uint8_t)(0x10 + kc_below(0x20) + (kc_below(2) ? 0x80 : 0));
-}
-
-/* Codes are any bytes, or all ends; scales are ordinary. */
-static struct matrix make(enum sl_fmt fmt, int rows, int cols, bool ends)
-{
-    struct sl_planes p, f;
-    assert_true(sl_fmt_planes(fmt, (uint64_t)rows, (uint64_t)cols, &p));
-    sl_fmt_fine_planes(fmt, (uint64_t)rows, (uint64_t)cols, &f);
-    const size_t n = p.codes + p.scales + p.row_scales + p.table + f.codes + f.table;
-    struct matrix x = {.m = {.fmt = fmt, .rows = rows, .cols = cols}, .bytes = kc_bytes(n)};
-    for (size_t i = 0; i < n; i++) x.bytes[i] = (uint8_t)kc_rnd();
-    uint8_t *at = x.bytes, *codes = next(&at, p.codes), *scales = next(&at, p.scales);
-    uint8_t *row_scales = next(&at, p.row_scales), *table = next(&at, p.table);
-    uint8_t *fine_codes = next(&at, f.codes), *fine_table = next(&at, f.table);
-    const uint64_t row = sl_fmt_row_bytes(fmt, (uint64_t)cols);
-    const size_t nb = ((size_t)cols + 31) / 32;
-    for (uint64_t i = 0; row && i < p.codes; i++)
-        if (ends) codes[i] = fmt == SL_FMT_T8 ? (kc_below(2) ? 127 : 128) : kc_below(2) ? 255 : 0;
-    for (uint64_t r = 0; row && r < (uint64_t)rows; r++)
-        for (size_t b = 0; b < nb; b++) put_f16(codes + r * row + row - 2 * nb + 2 * b);
-    for (uint64_t i = 0; ends && i < p.table; i++) table[i] = kc_below(2) ? 127 : 128;
-    for (uint64_t i = 0; ends && i < f.table; i++) fine_table[i] = kc_below(2) ? 127 : 128;
-    for (uint64_t i = 0; fmt == SL_FMT_MXFP4 && i < p.scales; i++)
-        scales[i] = (uint8_t)(ends ? kc_below(4) : 100 + kc_below(40)); /* 2^-127 and its like */
-    for (uint64_t i = 0; i < p.row_scales; i += fmt == SL_FMT_M4 ? 1 : 2) {
-        if (fmt == SL_FMT_M4)
-            row_scales[i] = (uint8_t)(ends ? 15 + kc_below(4) : 100 + kc_below(40));
-        else
-            put_f16(row_scales + i);
-    }
-    x.m.codes = codes;
-    x.m.scales = scales;
-    x.m.row_scales = row_scales;
-    x.m.table = table;
-    if (f.codes && kc_below(2)) {
-        x.m.fine_codes = fine_codes;
-        x.m.fine_table = fine_table;
-    }
-    return x;
-}
-
-/* Column of place i of a block, from the comment of act.h. */
-static int column_of(enum sl_act_order order, int i)
-{
-    for (int c = 0; c < 32; c++) {
-        int at = c;
-        if (order == SL_ACT_PAIRS) at = c / 2 + (c % 2 ? 16 : 0);
-        if (order == SL_ACT_ROT4) at = 8 * (c % 4) + c / 4;
-        if (order == SL_ACT_ROT8) at = 4 * (c % 8) + c / 8;
-        if (at == i) return c;
-    }
-    return -1;
-}
 
 static void packing(void **s)
 {
@@ -101,7 +31,7 @@ static void packing(void **s)
                 for (int c = 0; c < cols; c++) x[c] *= ldexpf(1.0f, kc_below(20) - 10);
                 sl_act_pack((enum sl_act_order)order, planes, x, cols, q, scale);
                 for (int i = 0; i < nb * 32; i++) {
-                    const int c = i / 32 * 32 + column_of((enum sl_act_order)order, i % 32);
+                    const int c = i / 32 * 32 + pm_column((enum sl_act_order)order, i % 32);
                     const double unit = (double)scale[i / 32];
                     const int rest = planes == 2 ? 2 * nb * 32 + i : i;
                     const int v = planes == 2 ? 256 * q[i] + q[rest] : 1 * q[i];
@@ -166,29 +96,6 @@ static float tree(const float *lane)
     return v[0];
 }
 
-/* Scale that the decoder multiplies the integer of column c with, apart from a trellis row's. */
-static double block_scale(const struct sl_mat *w, int r, int b)
-{
-    const size_t nb = ((size_t)w->cols + 31) / 32, row = (size_t)r, k = (size_t)b;
-    const uint64_t bytes = sl_fmt_row_bytes(w->fmt, (uint64_t)w->cols);
-    if (bytes) {
-        const uint8_t *p = w->codes + (row + 1) * bytes - 2 * nb + 2 * k;
-        return (double)sl_f16_to_f32((uint16_t)(p[0] | p[1] << 8));
-    }
-    if (w->fmt == SL_FMT_MXFP4) return ldexp(1, w->scales[row * nb + k] - 128);
-    const unsigned pair = w->scales[row * ((nb + 1) / 2) + k / 2],
-                   n = k % 2 ? pair >> 4 : pair & 15;
-    if (w->fmt == SL_FMT_M4) return ldexp(1, w->row_scales[r] - (int)n - 128);
-    return (4.0 + n % 4) * (1 << n / 4);
-}
-
-static double row_scale(const struct sl_mat *w, int r)
-{
-    if (!sl_fmt_is_trellis(w->fmt)) return 1;
-    const uint8_t *p = w->row_scales + (size_t)r * 2;
-    return (double)sl_f16_to_f32((uint16_t)(p[0] | p[1] << 8)) * 0x1p-12;
-}
-
 /* Product from decoded weights: integers are recovered by exact division. */
 static float by_hand(const struct sl_mat *w, int r, const struct sl_act *x, int t)
 {
@@ -198,11 +105,11 @@ static float by_hand(const struct sl_mat *w, int r, const struct sl_act *x, int 
     sl_mat_decode_row(w, r, row);
     for (int b = 0; b < nb; b++) {
         long d[8] = {0};
-        const double ws = block_scale(w, r, b);
+        const double ws = pm_block_scale(w, r, b);
         for (int i = 0; i < 32; i++) {
-            const int c = b * 32 + column_of(x->order, i), at = b * 32 + i;
+            const int c = b * 32 + pm_column(x->order, i), at = b * 32 + i;
             if (c >= w->cols) continue;
-            const double code = (double)row[c] / (ws * row_scale(w, r));
+            const double code = (double)row[c] / (ws * pm_row_scale(w, r));
             assert_true(code == rint(code) && fabs(code) <= 128);
             d[i / 4] +=
                 (long)code * (x->planes == 2 ? 256 * q[at] + q[2 * nb * 32 + at] : 1 * q[at]);
@@ -213,7 +120,7 @@ static float by_hand(const struct sl_mat *w, int r, const struct sl_act *x, int 
             *at = fmaf((float)d[j], f, *at);
         }
     }
-    return (float)row_scale(w, r) * tree(lane);
+    return (float)pm_row_scale(w, r) * tree(lane);
 }
 
 /* Masks whose product is not the one of the mask before. */
@@ -236,7 +143,7 @@ static int masks_here(unsigned masks[6])
 static void one_case(enum sl_fmt fmt, int rows, int row0, int row1, int cols, int n_tok, int planes,
                      bool ends)
 {
-    struct matrix w = make(fmt, rows, cols, ends);
+    struct pm_matrix w = pm_make(fmt, rows, cols, ends);
     const enum sl_act_order order = sl_act_order_of(fmt);
     const size_t nb = ((size_t)cols + 31) / 32, plane = nb * 32, n = (size_t)n_tok;
     const size_t ldy = (size_t)(rows + kc_below(4)), ny = n * ldy;
@@ -301,7 +208,7 @@ static void distance(void **s)
     (void)s;
     enum { COLS = 640, ROWS = 8 };
     for (int f = 0; f < N_FMTS; f++) {
-        struct matrix w = make(fmts[f], ROWS, COLS, false);
+        struct pm_matrix w = pm_make(fmts[f], ROWS, COLS, false);
         float *x = kc_floats(COLS), exact[ROWS], got[2][ROWS], scale[COLS / 32], row[COLS];
         static int8_t q[4 * COLS];
         kc_fill(x, COLS, KC_TAME);
