@@ -7,7 +7,7 @@
  *
  * which is as fine as a8x2 (act.h) and one operation where two planes take two. 32639 = 127 * 257 leaves
  * room to split q into two planes of int8 where a machine multiplies bytes faster. Formats without
- * integer codes (f32, bf16, f16) multiply floats.
+ * integer codes (f32, bf16, f16) take mul_fused of kernels.h.
  *
  * q is stored as the product of the same struct reads it, which differs between machines; its order of
  * columns is that of act.h for the format, so that one packing serves all matrices of an order. */
@@ -50,14 +50,9 @@ struct sl_mul_batch {
      * parallel, and are best a multiple of 32 rows. */
     void (*mul)(const struct sl_mat *w, int row0, int row1, const struct sl_batch_x *x, float *y,
                 size_t ldy);
-
-    /* The same for f32, bf16 and f16 from f32 x [n_tok][ldx]: y = fma(w, x, y) for columns upward from
-     * y = 0. Equality as above. */
-    void (*mul_f32)(const struct sl_mat *w, int row0, int row1, const float *x, size_t ldx,
-                    int n_tok, float *y, size_t ldy);
 };
 
-/* The fastest for a SL_CPU_* mask. */
+/* The fastest for a SL_CPU_* mask; &sl_mul_batch_c where no variant exists, and then mul_fused is faster. */
 const struct sl_mul_batch *sl_mul_batch_for(unsigned cpu);
 
 extern const struct sl_mul_batch sl_mul_batch_c;

@@ -1,7 +1,6 @@
 /* Batch products (mul_batch.h): the reference, and which machine takes which variant.
  *
- * The reference decodes a segment of a row once for TOKENS tokens; sums live across segments, so that
- * their order depends on the column alone. Its q is int16 in the order of the format's codes. */
+ * The reference decodes a block once for TOKENS tokens. Its q is int16 in the order of the format's codes. */
 #include "kernels/mul_batch.h"
 
 #include <assert.h>
@@ -10,9 +9,8 @@
 #include "kernels/a8_row.h"
 #include "kernels/batch_pack.h"
 #include "kernels/kernels.h"
-#include "kernels/reference.h"
 
-enum { B = SL_T_BLOCK, TOKENS = 8, SEGMENT = 512 };
+enum { B = SL_T_BLOCK, TOKENS = 8 };
 
 static void pack_c(enum sl_act_order order, const float *x, int cols, int8_t *q, float *scale)
 {
@@ -59,38 +57,20 @@ static void mul_c(const struct sl_mat *w, int row0, int row1, const struct sl_ba
     }
 }
 
-static void mul_f32_c(const struct sl_mat *w, int row0, int row1, const float *x, size_t ldx,
-                      int n_tok, float *y, size_t ldy)
-{
-    assert(row0 >= 0 && row0 <= row1 && row1 <= w->rows && n_tok >= 0);
-    float seg[SEGMENT];
-    for (int r = row0; r < row1; r++)
-        for (int t0 = 0; t0 < n_tok; t0 += TOKENS) {
-            const int nt = n_tok - t0 < TOKENS ? n_tok - t0 : TOKENS;
-            float sum[TOKENS] = {0};
-            for (int c = 0; c < w->cols; c += SEGMENT) {
-                const int n = w->cols - c < SEGMENT ? w->cols - c : SEGMENT;
-                sl_mat_decode_cols(w, r, c, n, seg);
-                for (int t = 0; t < nt; t++) {
-                    const float *xt = x + (size_t)(t0 + t) * ldx + c;
-                    for (int i = 0; i < n; i++) sum[t] = fmaf(seg[i], xt[i], sum[t]);
-                }
-            }
-            for (int t = 0; t < nt; t++) y[(size_t)(t0 + t) * ldy + (size_t)r] = sum[t];
-        }
-}
+const struct sl_mul_batch sl_mul_batch_c = {"c", pack_c, mul_c};
 
-const struct sl_mul_batch sl_mul_batch_c = {"c", pack_c, mul_c, mul_f32_c};
-
-/* The variants of kernels/x86; declared here because they have no other caller. */
-extern const struct sl_mul_batch sl_mul_batch_avx2, sl_mul_batch_avx512vnni;
+/* The variants of kernels/x86 and kernels/arm; declared here because they have no other caller. */
+extern const struct sl_mul_batch sl_mul_batch_avx2, sl_mul_batch_avx512vnni, sl_mul_batch_neondot;
 
 const struct sl_mul_batch *sl_mul_batch_for(unsigned cpu)
 {
     const struct sl_mul_batch *k = &sl_mul_batch_c;
 #if defined(__x86_64__)
     if (cpu & SL_CPU_AVX2) k = &sl_mul_batch_avx2;
-    if (cpu & SL_CPU_AVX512 && cpu & SL_CPU_AVX512VNNI) k = &sl_mul_batch_avx512vnni;
+    if (cpu & SL_CPU_AVX512 && cpu & SL_CPU_AVX512VNNI)
+        k = &sl_mul_batch_avx512vnni, sl_mul_batch_neondot;
+#elif defined(__aarch64__)
+    if (cpu & SL_CPU_NEONDOT) k = &sl_mul_batch_neondot;
 #else
     (void)cpu;
 #endif

@@ -14,7 +14,6 @@
 
 static const enum sl_fmt fmts[] = {SL_FMT_T8,  SL_FMT_T6,  SL_FMT_T4,  SL_FMT_MXFP4, SL_FMT_M4,
                                    SL_FMT_W26, SL_FMT_W36, SL_FMT_P36, SL_FMT_W16};
-static const enum sl_fmt plain[] = {SL_FMT_F32, SL_FMT_BF16, SL_FMT_F16};
 enum { N_FMTS = sizeof fmts / sizeof fmts[0], MOST_COLS = 1100 };
 
 /* The variants of this machine, the reference first. */
@@ -161,12 +160,8 @@ static float *blank(size_t n)
 static void compare(const struct scene *s, const float *want, const struct sl_mul_batch *k)
 {
     float *y = blank(s->ny);
-    if (sl_act_order_of(s->w.m.fmt) == SL_ACT_NONE) {
-        k->mul_f32(&s->w.m, s->row0, s->row1, s->x, (size_t)s->w.m.cols, s->n_tok, y, s->ldy);
-    } else {
-        const struct sl_batch_x x = packed(s, k);
-        k->mul(&s->w.m, s->row0, s->row1, &x, y, s->ldy);
-    }
+    const struct sl_batch_x x = packed(s, k);
+    k->mul(&s->w.m, s->row0, s->row1, &x, y, s->ldy);
     kc_same(want, y, s->ny, k->name, "%s %d x %d rows %d..%d tokens %d", sl_fmt_name(s->w.m.fmt),
             s->w.m.rows, s->w.m.cols, s->row0, s->row1, s->n_tok);
     kc_free(y, "y");
@@ -218,46 +213,6 @@ static void batches(void **state)
         }
 }
 
-/* Plain formats; a long double's sum bounds the reference. */
-static void floats(void **state)
-{
-    (void)state;
-    const struct sl_mul_batch *all[8];
-    const int m = variants(all);
-    for (int n = 0; n < 60; n++) {
-        struct scene s;
-        const enum sl_fmt fmt = plain[n % 3];
-        open_scene(&s, fmt, 1 + kc_below(40), 1 + kc_below(400), 1 + kc_below(n % 8 ? 20 : 140),
-                   false);
-        uint8_t *codes = (uint8_t *)(uintptr_t)s.w.m.codes;
-        const size_t size = fmt == SL_FMT_F32 ? 4 : 2;
-        for (size_t i = 0; i < (size_t)s.w.m.rows * (size_t)s.w.m.cols; i++) /* about 1 */
-            codes[i * size + size - 1] = (uint8_t)((fmt == SL_FMT_F16 ? 0x38 : 0x3e) + kc_below(2) +
-                                                   (kc_below(2) ? 128 : 0));
-        float *want = blank(s.ny);
-        all[0]->mul_f32(&s.w.m, s.row0, s.row1, s.x, (size_t)s.w.m.cols, s.n_tok, want, s.ldy);
-        for (int r = s.row0; r < s.row1; r++) {
-            float row[MOST_COLS];
-            sl_mat_decode_row(&s.w.m, r, row);
-            for (int t = 0; t < s.n_tok; t++) {
-                long double y = 0, terms = 0;
-                for (int c = 0; c < s.w.m.cols; c++) {
-                    const long double p =
-                        (long double)row[c] *
-                        (long double)s.x[(size_t)t * (size_t)s.w.m.cols + (size_t)c];
-                    y += p;
-                    terms += fabsl(p);
-                }
-                const long double got = (long double)want[(size_t)t * s.ldy + (size_t)r];
-                assert_true(fabsl(got - y) <= terms * s.w.m.cols * 0x1p-24L);
-            }
-        }
-        for (int i = 1; i < m; i++) compare(&s, want, all[i]);
-        kc_free(want, "want");
-        close_scene(&s);
-    }
-}
-
 /* Sixteen bits of activation are nearly the exact product. */
 static void distance(void **state)
 {
@@ -292,8 +247,10 @@ int main(int argc, char **argv)
 {
     kc_start(argc, argv, "test_mul_batch");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(packing), cmocka_unit_test(products), cmocka_unit_test(batches),
-        cmocka_unit_test(floats),  cmocka_unit_test(distance),
+        cmocka_unit_test(packing),
+        cmocka_unit_test(products),
+        cmocka_unit_test(batches),
+        cmocka_unit_test(distance),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
