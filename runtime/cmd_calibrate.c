@@ -483,6 +483,7 @@ int sl_cmd_calibrate(int argc, char **argv)
     int status = parse(&f, argc, argv, pos);
     if (status != SL_ARGS_GO) return status;
     sluice_options opts = sl_engine_flags_options(&f.engine);
+    if (!opts.exact) opts.exact = 1; /* statistics of the model, not of a path */
     if (!opts.ctx) opts.ctx = (uint64_t)f.window;
     struct run r = {.f = &f};
     status = f.ranks ? calibrate_ranks(&r, pos[0], opts) : calibrate(&r, pos[0], &opts);

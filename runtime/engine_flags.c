@@ -62,7 +62,7 @@ void sl_engine_flags_init(struct sl_engine_flags *f, struct sl_arg_opt rows[SL_N
          .kind = SL_ARG_FLAG,
          .out = &f->fast,
          .group = "Engine",
-         .help = "integer activations: faster, within 5e-4 nats of --exact"},
+         .help = "integer activations and tiles, the default: within 5e-4 nats of --exact"},
         {.name = "--device",
          .kind = SL_ARG_STRING,
          .out = &f->device,

@@ -87,7 +87,7 @@ int sl_engine_options(const struct sl_config *c, const sluice_options *o,
     if (!(o->bits >= 0 && o->bits <= 32)) /* NaN too */
         return sl_fail(err, SL_E_ARG, NULL, "--bits", "%g is not from 0 to 32", o->bits);
     out->bits = o->bits;
-    out->fast = o->exact < 0;
+    out->fast = o->exact <= 0;
     out->io = method_ids[io];
     out->evict = sl_evict_names[evict];
     out->threads = o->threads ? o->threads : sl_cpu_count();

@@ -41,7 +41,7 @@ typedef struct {
 typedef struct {
     const char *device; /* "cpu" */
     /* 1: the exact path, f32 and a function of the tokens alone. -1: the fast one, with integer activations;
-     * same options and build give the same result. 0: the default, at present the exact one. */
+     * same options and build give the same result. 0: the default, the fast one. */
     int exact;
     int threads;        /* 0: one per core this process may use */
     uint64_t ram_bytes; /* ceiling on host memory; 0: what the machine allows */

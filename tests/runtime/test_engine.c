@@ -81,7 +81,7 @@ static void test_ways_of_feeding(void **state)
 {
     (void)state;
     sluice_pack *p = open_pack();
-    const sluice_options o = {.ctx = 64, .chunk = 8, .logit_rows = 3, .threads = 2};
+    const sluice_options o = {.ctx = 64, .chunk = 8, .logit_rows = 3, .threads = 2, .exact = 1};
     sluice_session *s = open_session(p, &o);
     assert_null(sluice_logits(s));
     feed(s, prompt, N_PROMPT);
@@ -115,7 +115,7 @@ static void test_ways_of_feeding(void **state)
     free(r.v);
     sluice_session_close(s);
 
-    const sluice_options small = {.ctx = 32, .threads = 1};
+    const sluice_options small = {.ctx = 32, .threads = 1, .exact = 1};
     s = open_session(p, &small);
     feed(s, prompt, N_PROMPT);
     same_logits(s, want);
@@ -231,31 +231,31 @@ static uint64_t sum_of_groups(const sluice_plan_info *i)
 /* With less and less memory the expanded keys go first, then the trunk streams, then the panel shrinks,
  * then it is refused, and the number that the refusal names works. Everything planned is what a session
  * takes. */
-static void test_plan(void **state)
+static void plan_of(int exact)
 {
-    (void)state;
+    const sluice_options path = {.exact = exact};
     sluice_pack *p = open_pack();
     sluice_error e = {0};
     sluice_plan_info full;
-    no_error(sluice_plan(p, NULL, &full, &e), &e);
+    no_error(sluice_plan(p, &path, &full, &e), &e);
     assert_int_equal(full.ctx, 4096);
     assert_int_equal(full.chunk, 512);
     assert_int_equal(full.panel, 512);
-    assert_true(full.expanded_keys);
-    assert_int_equal(full.n_slots, 256); /* every expert of four layers */
+    assert_int_equal(full.expanded_keys, exact); /* the fast path keeps none */
+    assert_int_equal(full.n_slots, 256);         /* every expert of four layers */
     assert_true(full.planned_peak_bytes >= sum_of_groups(&full));
 
     uint64_t panel = full.panel;
     uint64_t slots = full.n_slots;
     uint64_t trunk = full.groups[0].planned_bytes;
-    bool expanded = true;
+    bool expanded = full.expanded_keys;
     bool shrank = false;
     bool lends = false;
     bool streamed = false;
     int rc = 0;
     sluice_plan_info info;
     for (uint64_t ram = full.planned_peak_bytes + (16 << 20); ram > (1 << 20); ram -= 256 << 10) {
-        const sluice_options o = {.ram_bytes = ram};
+        const sluice_options o = {.ram_bytes = ram, .exact = exact};
         rc = sluice_plan(p, &o, &info, &e);
         if (rc) break;
         assert_true(sum_of_groups(&info) <= ram);
@@ -290,8 +290,8 @@ static void test_plan(void **state)
         if (!strstr(e.text, terms[i])) fail_msg("'%s' is not named: %s", terms[i], e.text);
     const char *need = strstr(e.text, "works: --ram ");
     assert_non_null(need);
-    const sluice_options least = {.ram_bytes = strtoull(need + 13, NULL, 10) + (1 << 20),
-                                  .ctx = 4096};
+    const sluice_options least = {
+        .ram_bytes = strtoull(need + 13, NULL, 10) + (1 << 20), .ctx = 4096, .exact = exact};
     sluice_session *s = open_session(p, &least);
     feed(s, prompt, N_PROMPT);
     float *want = copy_logits(s);
@@ -306,12 +306,18 @@ static void test_plan(void **state)
     }
     sluice_session_close(s);
 
-    s = open_session(p, NULL);
+    s = open_session(p, &path);
     feed(s, prompt, N_PROMPT);
     same_logits(s, want); /* memory never changes a bit */
     free(want);
     sluice_session_close(s);
     sluice_pack_close(p);
+}
+
+static void test_plan(void **state)
+{
+    (void)state;
+    for (int exact = 0; exact < 2; exact++) plan_of(exact);
 }
 
 static void test_refused_options(void **state)

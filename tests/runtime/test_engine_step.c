@@ -322,8 +322,8 @@ static void plans(void **state)
     (void)state;
     sluice_plan_info one, four;
     sluice_error e = {0};
-    const sluice_options a = {.ctx = CTX, .threads = 1};
-    const sluice_options b = {.ctx = CTX, .threads = 1, .seats = 4, .draft = 2};
+    const sluice_options a = {.ctx = CTX, .threads = 1, .exact = 1};
+    const sluice_options b = {.ctx = CTX, .threads = 1, .seats = 4, .draft = 2, .exact = 1};
     no_error(sluice_plan(pack, &a, &one, &e), &e);
     no_error(sluice_plan(pack, &b, &four, &e), &e);
     static const int seated[] = {SL_EG_KDA, SL_EG_CONV, SL_EG_MLA, SL_EG_KEYS};

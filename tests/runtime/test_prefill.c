@@ -51,6 +51,7 @@ static void open_scene(struct scene *c, const struct way *w)
     sluice_error e = {0};
     sluice_plan_info info;
     sluice_options o = {.ctx = CTX,
+                        .exact = 1,
                         .chunk = w->chunk,
                         .threads = w->threads ? w->threads : 1,
                         .io = w->io,

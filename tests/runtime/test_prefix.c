@@ -42,6 +42,7 @@ struct engine {
 static void open_engine(struct engine *e, uint64_t memory, const char *dir, uint64_t disk)
 {
     const sluice_options o = {.ctx = CTX,
+                              .exact = 1,
                               .chunk = 64,
                               .threads = 1,
                               .prefix_bytes = memory,
@@ -70,7 +71,7 @@ static int set_up(void **state)
         fail_msg("%s", err.text);
     for (int i = 0; i < 4096; i++) text[i] = sl_le16(ids + 2 * i);
     free(ids);
-    const sluice_options o = {.ctx = CTX, .chunk = 48, .threads = 1};
+    const sluice_options o = {.ctx = CTX, .chunk = 48, .threads = 1, .exact = 1};
     sluice_error e = {0};
     no_error(sluice_pack_open(&plain_pack, pack_path, &o, &e), &e);
     no_error(sluice_session_open(&fresh, plain_pack, NULL, &e), &e);
@@ -341,7 +342,7 @@ static void test_files_come_back(void **state)
     assert_int_equal(prompt(&e, ids, 120, NULL, 0), 40);
 
     /* a second user of the folder is refused, and gets it when the first is gone */
-    const sluice_options o = {.ctx = CTX, .prefix_bytes = MEMORY, .prefix_dir = dir};
+    const sluice_options o = {.ctx = CTX, .prefix_bytes = MEMORY, .prefix_dir = dir, .exact = 1};
     sluice_pack *p;
     sluice_session *s;
     sluice_error err = {0};
@@ -471,7 +472,7 @@ static void test_planned(void **state)
     sluice_plan_info without;
     sluice_plan_info with;
     sluice_error err = {0};
-    sluice_options o = {.ctx = CTX, .threads = 1, .ram_bytes = 256 << 20};
+    sluice_options o = {.ctx = CTX, .threads = 1, .ram_bytes = 256 << 20, .exact = 1};
     no_error(sluice_plan(plain_pack, &o, &without, &err), &err);
     o.prefix_bytes = MEMORY;
     no_error(sluice_plan(plain_pack, &o, &with, &err), &err);
