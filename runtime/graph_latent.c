@@ -527,7 +527,7 @@ static void expand_task(void *ctx, int h, int worker)
 static bool expansion_pays(const struct job *j, const struct sl_part *p)
 {
     const double n = p->n, seen = n * ((double)p->pos + n / 2);
-    const double passes = (p->n + QUERIES - 1) / QUERIES;
+    const int passes = (p->n + QUERIES - 1) / QUERIES;
     const double expanded = passes * ((double)p->pos + n) * (double)j->lora * (j->nope + j->vd);
     return expanded + seen * (j->kd + j->vd) <
            seen * (j->row + j->lora) + n * j->lora * (j->nope + j->vd);

@@ -306,7 +306,7 @@ static void kda_is_the_recurrence(void **s)
 {
     (void)s;
     enum { D = 128, N = 515 };
-    double *S = malloc(sizeof *S * D * D), *o = malloc(sizeof *o * N * D), worst = 0;
+    double *S = malloc(sizeof *S * D * D), *o = calloc(N * D, sizeof *o), worst = 0;
     assert_true(S && o);
     for (int kind = 0; kind < N_DECAYS; kind++) {
         struct tokens t = make_tokens(N, D, (enum decay)kind);
