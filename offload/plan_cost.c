@@ -130,11 +130,31 @@ static double stage_s(struct sl_token_cost *t, const struct rates *r, const stru
 
 /* ---------------------------------------------------------------- decode */
 
+enum { EXPANDED_FOR = 480 }; /* tokens that the fast path's expanded positions serve */
+
+/* Multiplications by which n tokens behind `at` look back on the fast path, the cheaper of its two ways. */
+static double latent_macs(const struct sl_layer_work *l, double at, double n)
+{
+    const double back = n * (at + n / 2);
+    const double absorbed = back * (double)l->latent_weights + n * (double)l->expand_weights;
+    const double passes = n / EXPANDED_FOR > 1 ? n / EXPANDED_FOR : 1;
+    const double expanded =
+        back * (double)l->position_weights + passes * (at + n) * (double)l->expand_weights;
+    return absorbed < expanded ? absorbed : expanded;
+}
+
 /* Attention of one MLA layer over the positions before this token. */
 static double look_back_s(const struct sl_cost_in *in, const struct rates *r,
                           const struct sl_layer_work *l, struct sl_token_cost *t)
 {
     double n = (double)in->position;
+    if (in->latents) { /* a product of many rows, as prompts have them; heads share a row */
+        double macs = n * (double)l->latent_weights / r->prefill[SL_FMT_F32];
+        double rows = n * (double)l->latent_bytes;
+        t->compute_s += macs;
+        t->bus_bytes += (uint64_t)rows;
+        return larger(macs, rows / r->bus);
+    }
     double c = n * (double)l->position_weights / r->decode[SL_FMT_F32];
     double bytes = in->expanded_keys ? n * (double)l->position_bytes : 0;
     if (!in->expanded_keys) c += n * (double)l->expand_weights / r->prefill[l->expand_fmt];
@@ -224,9 +244,12 @@ static void add_chunk(const struct sl_cost_in *in, const struct rates *r, double
     for (int i = 0; i < w->n_layers; i++) {
         const struct sl_layer_work *l = &w->layers[i];
         double back = l->is_kda ? 0 : n * (at + n / 2); /* pairs of query and position */
-        double attention = n * compute_s(&l->attn, r->prefill) +
-                           back * (double)l->position_weights / r->prefill[SL_FMT_F32];
-        if (!l->is_kda && !in->expanded_keys)
+        double attention = n * compute_s(&l->attn, r->prefill);
+        if (!l->is_kda && in->latents)
+            attention += latent_macs(l, at, n) / r->prefill[SL_FMT_F32];
+        else
+            attention += back * (double)l->position_weights / r->prefill[SL_FMT_F32];
+        if (!l->is_kda && !in->expanded_keys && !in->latents)
             attention += (at + n) * (double)l->expand_weights / r->prefill[l->expand_fmt];
         double rest = n * (compute_s(&l->before, r->prefill) + compute_s(&l->ffn, r->prefill) +
                            compute_s(&l->after, r->prefill));

@@ -25,6 +25,7 @@ struct sl_cost_in {
     uint64_t n_slots;
     uint64_t trunk_streamed_bytes; /* of the trunk weights that a token uses: not resident */
     bool expanded_keys;
+    bool latents;             /* the fast path: attention over latent rows, no expanded keys */
     uint64_t chunk;           /* tokens of a prefill step, where sweep says nothing */
     struct sl_sweep_in sweep; /* how prompts are cut; n_slots 0: not known */
     uint64_t position;        /* at which a token is decoded */

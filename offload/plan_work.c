@@ -73,6 +73,9 @@ static void count_state(struct sl_layer_work *l, const struct sl_config *c)
     l->position_weights =
         (uint64_t)c->n_heads * (uint64_t)(c->qk_nope_dim + c->qk_rope_dim + c->v_head_dim);
     l->position_bytes = l->position_weights * sizeof(float);
+    l->latent_weights =
+        (uint64_t)c->n_heads * (uint64_t)(c->kv_lora_rank + c->kv_lora_rank + c->qk_rope_dim);
+    l->latent_bytes = (uint64_t)(c->kv_lora_rank + c->qk_rope_dim) * sizeof(float);
 }
 
 static void count_experts(struct sl_pack_work *w, const struct sl_pack *p, int layer)

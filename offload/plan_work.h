@@ -34,6 +34,8 @@ struct sl_layer_work {
     uint64_t position_bytes;   /* MLA: bytes of its expanded keys and values */
     uint64_t expand_weights;   /* MLA: to expand one position's keys and values again */
     enum sl_fmt expand_fmt;
+    uint64_t latent_weights; /* MLA on the fast path: multiplications a position, absorbed */
+    uint64_t latent_bytes;   /* MLA: a position's latent row */
 };
 
 struct sl_pack_work {

@@ -17,6 +17,7 @@ void sl_plan_report_fill(struct sl_plan_report *r, double hits, uint64_t prompt)
                                 .n_slots = info->n_slots,
                                 .trunk_streamed_bytes = r->plan->trunk_streamed_bytes,
                                 .expanded_keys = r->plan->expanded,
+                                .latents = (r->plan->form & SL_STATE_FAST) != 0,
                                 .chunk = info->chunk,
                                 .sweep = r->plan->sweep,
                                 .position = info->ctx / 2};
@@ -209,7 +210,9 @@ static void print_memory(const struct sl_plan_report *r)
                                    : 0.0,
            (unsigned long long)r->work->expert_records, (unsigned long long)info->ctx,
            (unsigned long long)info->chunk,
-           info->expanded_keys ? "" : "; keys are expanded again for every token");
+           r->plan->form & SL_STATE_FAST ? ""
+           : info->expanded_keys         ? ""
+                                         : "; keys are expanded again for every token");
     if (r->plan->trunk_streamed_bytes)
         printf("trunk streams: %s of it come from the drive for every token\n",
                sl_format_bytes(a, sizeof a, r->plan->trunk_streamed_bytes));
