@@ -22,13 +22,13 @@ static void put_f16(uint8_t *p)
     p[1] = (uint8_t)(0x10 + kc_below(0x20) + (kc_below(2) ? 0x80 : 0));
 }
 
-struct pm_matrix pm_make(enum sl_fmt fmt, int rows, int cols, bool ends)
+struct kp_matrix kp_make(enum sl_fmt fmt, int rows, int cols, bool ends)
 {
     struct sl_planes p, f;
     assert_true(sl_fmt_planes(fmt, (uint64_t)rows, (uint64_t)cols, &p));
     sl_fmt_fine_planes(fmt, (uint64_t)rows, (uint64_t)cols, &f);
     const size_t n = p.codes + p.scales + p.row_scales + p.table + f.codes + f.table;
-    struct pm_matrix x = {.m = {.fmt = fmt, .rows = rows, .cols = cols}, .bytes = kc_bytes(n)};
+    struct kp_matrix x = {.m = {.fmt = fmt, .rows = rows, .cols = cols}, .bytes = kc_bytes(n)};
     for (size_t i = 0; i < n; i++) x.bytes[i] = (uint8_t)kc_rnd();
     uint8_t *at = x.bytes, *codes = next(&at, p.codes), *scales = next(&at, p.scales);
     uint8_t *row_scales = next(&at, p.row_scales), *table = next(&at, p.table);
@@ -60,7 +60,7 @@ struct pm_matrix pm_make(enum sl_fmt fmt, int rows, int cols, bool ends)
     return x;
 }
 
-int pm_column(enum sl_act_order order, int i)
+int kp_column(enum sl_act_order order, int i)
 {
     for (int c = 0; c < 32; c++) {
         int at = c;
@@ -72,7 +72,7 @@ int pm_column(enum sl_act_order order, int i)
     return -1;
 }
 
-double pm_block_scale(const struct sl_mat *w, int r, int b)
+double kp_block_scale(const struct sl_mat *w, int r, int b)
 {
     const size_t nb = ((size_t)w->cols + 31) / 32, row = (size_t)r, k = (size_t)b;
     const uint64_t bytes = sl_fmt_row_bytes(w->fmt, (uint64_t)w->cols);
@@ -87,7 +87,7 @@ double pm_block_scale(const struct sl_mat *w, int r, int b)
     return (4.0 + n % 4) * (1 << n / 4);
 }
 
-double pm_row_scale(const struct sl_mat *w, int r)
+double kp_row_scale(const struct sl_mat *w, int r)
 {
     if (!sl_fmt_is_trellis(w->fmt)) return 1;
     const uint8_t *p = w->row_scales + (size_t)r * 2;

@@ -31,7 +31,7 @@ static void packing(void **s)
                 for (int c = 0; c < cols; c++) x[c] *= ldexpf(1.0f, kc_below(20) - 10);
                 sl_act_pack((enum sl_act_order)order, planes, x, cols, q, scale);
                 for (int i = 0; i < nb * 32; i++) {
-                    const int c = i / 32 * 32 + pm_column((enum sl_act_order)order, i % 32);
+                    const int c = i / 32 * 32 + kp_column((enum sl_act_order)order, i % 32);
                     const double unit = (double)scale[i / 32];
                     const int rest = planes == 2 ? 2 * nb * 32 + i : i;
                     const int v = planes == 2 ? 256 * q[i] + q[rest] : 1 * q[i];
@@ -105,11 +105,11 @@ static float by_hand(const struct sl_mat *w, int r, const struct sl_act *x, int 
     sl_mat_decode_row(w, r, row);
     for (int b = 0; b < nb; b++) {
         long d[8] = {0};
-        const double ws = pm_block_scale(w, r, b);
+        const double ws = kp_block_scale(w, r, b);
         for (int i = 0; i < 32; i++) {
-            const int c = b * 32 + pm_column(x->order, i), at = b * 32 + i;
+            const int c = b * 32 + kp_column(x->order, i), at = b * 32 + i;
             if (c >= w->cols) continue;
-            const double code = (double)row[c] / (ws * pm_row_scale(w, r));
+            const double code = (double)row[c] / (ws * kp_row_scale(w, r));
             assert_true(code == rint(code) && fabs(code) <= 128);
             d[i / 4] +=
                 (long)code * (x->planes == 2 ? 256 * q[at] + q[2 * nb * 32 + at] : 1 * q[at]);
@@ -120,7 +120,7 @@ static float by_hand(const struct sl_mat *w, int r, const struct sl_act *x, int 
             *at = fmaf((float)d[j], f, *at);
         }
     }
-    return (float)pm_row_scale(w, r) * tree(lane);
+    return (float)kp_row_scale(w, r) * tree(lane);
 }
 
 /* Masks whose product is not the one of the mask before. */
@@ -143,7 +143,7 @@ static int masks_here(unsigned masks[6])
 static void one_case(enum sl_fmt fmt, int rows, int row0, int row1, int cols, int n_tok, int planes,
                      bool ends)
 {
-    struct pm_matrix w = pm_make(fmt, rows, cols, ends);
+    struct kp_matrix w = kp_make(fmt, rows, cols, ends);
     const enum sl_act_order order = sl_act_order_of(fmt);
     const size_t nb = ((size_t)cols + 31) / 32, plane = nb * 32, n = (size_t)n_tok;
     const size_t ldy = (size_t)(rows + kc_below(4)), ny = n * ldy;
@@ -208,7 +208,7 @@ static void distance(void **s)
     (void)s;
     enum { COLS = 640, ROWS = 8 };
     for (int f = 0; f < N_FMTS; f++) {
-        struct pm_matrix w = pm_make(fmts[f], ROWS, COLS, false);
+        struct kp_matrix w = kp_make(fmts[f], ROWS, COLS, false);
         float *x = kc_floats(COLS), exact[ROWS], got[2][ROWS], scale[COLS / 32], row[COLS];
         static int8_t q[4 * COLS];
         kc_fill(x, COLS, KC_TAME);

@@ -51,7 +51,7 @@ static void packing(void **state)
         if (n % 4 == 0) x[kc_below(cols)] = 0x1p-149f;
         sl_mul_batch_c.pack(order, x, cols, q, scale);
         for (int i = 0; i < nb * 32; i++) {
-            const int c = i / 32 * 32 + pm_column(order, i % 32);
+            const int c = i / 32 * 32 + kp_column(order, i % 32);
             const double unit = (double)scale[i / 32];
             int16_t v;
             memcpy(&v, q + (size_t)i * 2, sizeof v);
@@ -90,12 +90,12 @@ static float by_hand(const struct sl_mat *w, int r, const struct sl_batch_x *x, 
     sl_mat_decode_row(w, r, row);
     for (int b = 0; b < nb; b++) {
         long d = 0;
-        const double ws = pm_block_scale(w, r, b);
+        const double ws = kp_block_scale(w, r, b);
         for (int i = 0; i < 32; i++) {
-            const int c = b * 32 + pm_column(x->order, i);
+            const int c = b * 32 + kp_column(x->order, i);
             int16_t v;
             if (c >= w->cols) continue;
-            const double code = (double)row[c] / (ws * pm_row_scale(w, r));
+            const double code = (double)row[c] / (ws * kp_row_scale(w, r));
             assert_true(code == rint(code) && fabs(code) <= 128);
             memcpy(&v, q + ((size_t)b * 32 + (size_t)i) * 2, sizeof v);
             d += (long)code * v;
@@ -103,11 +103,11 @@ static float by_hand(const struct sl_mat *w, int r, const struct sl_batch_x *x, 
         volatile float f = (float)ws * x->scale[(size_t)t * (size_t)nb + (size_t)b];
         y = fmaf((float)d, f, y);
     }
-    return (float)pm_row_scale(w, r) * y;
+    return (float)kp_row_scale(w, r) * y;
 }
 
 struct scene {
-    struct pm_matrix w;
+    struct kp_matrix w;
     int row0, row1, n_tok;
     float *x, *scale;
     int8_t *q;
@@ -116,7 +116,7 @@ struct scene {
 
 static void open_scene(struct scene *s, enum sl_fmt fmt, int rows, int cols, int n_tok, bool ends)
 {
-    *s = (struct scene){.w = pm_make(fmt, rows, cols, ends), .n_tok = n_tok};
+    *s = (struct scene){.w = kp_make(fmt, rows, cols, ends), .n_tok = n_tok};
     s->row0 = kc_below(rows);
     s->row1 = s->row0 + kc_below(rows - s->row0 + 1);
     if (kc_below(2)) s->row0 = 0, s->row1 = rows;
