@@ -51,10 +51,17 @@ static int generate(struct answer *a, struct sl_err *err)
     struct sl_talk *t = a->t;
     sluice_plan_info plan;
     sluice_session_plan(t->session, &plan);
+    int32_t more[SLUICE_MAX_GUESSES]; /* picked and fed along, yet to be said */
+    size_t n_more = 0, said = 0;
     for (;;) {
         sluice_error e = {0};
         int32_t id;
-        int rc = sluice_pick(t->session, &t->sampling, &id, &e);
+        const bool fed = said < n_more;
+        int rc = 0;
+        if (fed)
+            id = more[said++];
+        else
+            rc = sluice_pick(t->session, &t->sampling, &id, &e);
         if (rc < 0) return give(err, &e);
         a->turn->stop = SL_TALK_END;
         if (rc == 1) return sl_chat_parse(a->parser, &id, 1, err);
@@ -64,9 +71,12 @@ static int generate(struct answer *a, struct sl_err *err)
         if (t->stopped && t->stopped(t->ctx)) return 0;
         a->turn->stop = SL_TALK_LENGTH;
         if (t->max_tokens && a->ids.n >= t->max_tokens) return 0;
+        if (fed) continue; /* in the session already */
         a->turn->stop = SL_TALK_CTX;
         if (sluice_position(t->session) == plan.ctx) return 0;
-        if (sluice_feed(t->session, &id, 1, &e)) {
+        const size_t most = t->max_tokens ? t->max_tokens - a->ids.n : SLUICE_MAX_GUESSES;
+        said = 0;
+        if (sluice_feed_on(t->session, id, &t->sampling, most, more, &n_more, &e)) {
             a->turn->stop = SL_TALK_STOPPED;
             return e.code == SL_E_INTR ? 0 : give(err, &e);
         }

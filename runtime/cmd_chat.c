@@ -18,7 +18,7 @@
 #include "runtime/sampling_flags.h"
 
 struct chat_flags {
-    const char *system, *effort, *thinking, *save_state, *load_state, *prefix_dir;
+    const char *system, *effort, *thinking, *save_state, *load_state, *prefix_dir, *draft;
     int64_t n, seed;
     double temp, top_p;
     uint64_t prefix_bytes;
@@ -76,6 +76,7 @@ static int parse(struct chat_flags *f, int argc, char **argv, const char **pos)
         sl_flag_temp(&f->temp),
         sl_flag_top_p(&f->top_p),
         sl_flag_seed(&f->seed),
+        sl_flag_draft(&f->draft),
         {.name = "--save-state",
          .kind = SL_ARG_STRING,
          .out = &f->save_state,
@@ -426,6 +427,7 @@ int sl_cmd_chat(int argc, char **argv)
     int status = parse(&f, argc, argv, pos);
     if (status != SL_ARGS_GO) return status;
     sluice_options opts = sl_engine_flags_options(&f.engine);
+    sl_flag_draft_set(f.draft, &opts);
     sluice_error e = {0};
     sluice_pack *p = NULL;
     sluice_session *s = NULL;

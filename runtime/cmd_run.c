@@ -16,7 +16,7 @@
 #include "runtime/utf8.h"
 
 struct run_flags {
-    const char *prompt, *prompt_file, *ids, *save_state, *load_state;
+    const char *prompt, *prompt_file, *ids, *save_state, *load_state, *draft;
     int64_t n, seed;
     double temp, top_p;
     bool ignore_eos, bos, markup, json;
@@ -78,6 +78,7 @@ static int parse(struct run_flags *f, int argc, char **argv, const char **pos)
         sl_flag_temp(&f->temp),
         sl_flag_top_p(&f->top_p),
         sl_flag_seed(&f->seed),
+        sl_flag_draft(&f->draft),
         {.name = "--ignore-eos",
          .kind = SL_ARG_FLAG,
          .out = &f->ignore_eos,
@@ -201,17 +202,28 @@ static int generate(struct answer *a, sluice_session *s, const sluice_pack *p,
     sluice_sampling how = {f->temp, f->top_p, (uint64_t)f->seed, f->ignore_eos};
     sluice_plan_info plan;
     sluice_session_plan(s, &plan);
+    int32_t more[SLUICE_MAX_GUESSES]; /* picked and fed along, yet to be shown */
+    size_t n_more = 0, shown = 0;
     a->stop = "length";
     for (int64_t i = 0; i < f->n; i++) {
         sluice_error e = {0};
         int32_t id;
-        if (i && sluice_position(s) == plan.ctx) return 0;
-        if (i && sluice_feed(s, &a->ids.v[a->fed], 1, &e)) {
-            if (e.code == SL_E_INTR) break;
-            return sl_fail(err, e.code, NULL, NULL, "%s", e.text);
+        int rc = 0;
+        if (shown == n_more) {
+            shown = n_more = 0;
+            const bool feed = a->fed < a->ids.n;
+            if (feed && sluice_position(s) == plan.ctx) return 0;
+            if (feed &&
+                sluice_feed_on(s, a->ids.v[a->fed], &how, (size_t)(f->n - i), more, &n_more, &e)) {
+                if (e.code == SL_E_INTR) break;
+                return sl_fail(err, e.code, NULL, NULL, "%s", e.text);
+            }
+            if (feed) a->fed += 1 + n_more;
         }
-        if (i) a->fed++;
-        int rc = sluice_pick(s, &how, &id, &e);
+        if (shown < n_more)
+            id = more[shown++];
+        else
+            rc = sluice_pick(s, &how, &id, &e);
         if (rc < 0) return sl_fail(err, e.code, NULL, NULL, "%s", e.text);
         if (rc == 1) {
             a->stop = "eos";
@@ -324,6 +336,7 @@ int sl_cmd_run(int argc, char **argv)
     if (status != SL_ARGS_GO) return status;
 
     sluice_options opts = sl_engine_flags_options(&f.engine);
+    sl_flag_draft_set(f.draft, &opts);
     sluice_error e = {0};
     struct sl_err err = {0};
     struct sl_ids prompt = {0};

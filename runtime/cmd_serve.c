@@ -13,13 +13,14 @@
 #include "base/size.h"
 #include "runtime/commands.h"
 #include "runtime/engine_flags.h"
+#include "runtime/sampling_flags.h"
 #include "runtime/serve_http.h"
 
 static const double LAST_WRITE_SECONDS = 0.5;
 enum { TURN_SHARE = 64, TURNS_LEAST = 1 << 20 };
 
 struct serve_flags {
-    const char *host, *api_key, *model_name, *cors, *prefix_dir;
+    const char *host, *api_key, *model_name, *cors, *prefix_dir, *draft;
     int64_t port, seats, queue, connections;
     double answer_seconds, request_seconds, send_seconds;
     uint64_t max_body, prefix_bytes;
@@ -149,6 +150,7 @@ static int parse(struct serve_flags *f, int argc, char **argv, const char **pos)
          .group = "Service",
          .metavar = "DIR",
          .help = "keep those that no longer fit in this folder"},
+        sl_flag_draft(&f->draft),
         {.name = "--log",
          .kind = SL_ARG_FLAG,
          .out = &f->log,
@@ -340,6 +342,7 @@ int sl_cmd_serve(int argc, char **argv)
     }
     sluice_options opts = sl_engine_flags_options(&f.engine);
     opts.prefix_dir = f.prefix_dir;
+    sl_flag_draft_set(f.draft, &opts);
     sluice_pack *p = NULL;
     sluice_error e = {0};
     if (sluice_pack_open(&p, pos[0], &opts, &e)) return sl_engine_fail(&e);

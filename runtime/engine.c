@@ -281,11 +281,13 @@ static void take_seat(struct sluice_session *s, struct sl_engine *e, struct sl_s
     e->users++;
 }
 
-static int open_seats(struct sluice_session *s, struct sl_engine *e, struct sl_err *err)
+static int open_seats(struct sluice_session *s, struct sl_engine *e, const struct sl_engine_opts *o,
+                      struct sl_err *err)
 {
     const struct sl_config *c = &s->p->pack->cfg;
     const struct sl_engine_plan *plan = &s->plan;
     e->n_seats = plan->seats;
+    e->draft.automatic = o->draft_auto;
     for (int i = 0; i < e->n_seats; i++) {
         struct sl_seat *t = &e->seat[i];
         t->ids = sl_arena_alloc(&e->arena, plan->info.ctx * sizeof *t->ids, 64);
@@ -303,7 +305,8 @@ static int open_rows(struct sluice_session *s, struct sl_engine *e, struct sl_er
     const uint64_t before = sl_state_recurrent_bytes(&s->p->pack->cfg, e->seat[0].state->form);
     size_t mark = e->arena.used;
     bool ok = true;
-    for (int i = 0; i < e->n_seats && s->plan.draft; i++)
+    const bool copies = s->plan.draft && !(s->plan.form & SL_STATE_REWIND);
+    for (int i = 0; i < e->n_seats && copies; i++)
         ok &= (e->seat[i].before = sl_arena_alloc(&e->arena, before, 64)) != NULL;
     measured(s, SL_EG_DRAFT, e->arena.used - mark);
     mark = e->arena.used;
@@ -348,7 +351,7 @@ static int open_parts(struct sluice_session *s, struct sl_engine *e, const struc
     if (rc) return rc;
 
     size_t mark = e->arena.used;
-    rc = open_seats(s, e, err);
+    rc = open_seats(s, e, o, err);
     if (rc) return rc;
     uint64_t state_bytes = e->arena.used - mark;
     mark = e->arena.used;
@@ -542,7 +545,7 @@ void sl_engine_clock_begin(const struct sl_engine *e, struct sl_feed_clock *c)
     c->start = now_seconds();
 }
 
-void sl_engine_clock_end(struct sl_engine *e, const struct sl_feed_clock *c, double share)
+double sl_engine_clock_end(struct sl_engine *e, const struct sl_feed_clock *c, double share)
 {
     const double seconds = now_seconds() - c->start;
     const double busy = drive_busy(e) - c->busy;
@@ -554,6 +557,7 @@ void sl_engine_clock_end(struct sl_engine *e, const struct sl_feed_clock *c, dou
     e->prefill_busy += (1 - share) * busy;
     e->decode_seconds += share * seconds;
     e->prefill_seconds += (1 - share) * seconds;
+    return seconds;
 }
 
 int sluice_feed_logits(sluice_session *s, const int32_t *ids, size_t n, sluice_logits_fn on_logits,
@@ -575,8 +579,9 @@ int sluice_feed_logits(sluice_session *s, const int32_t *ids, size_t n, sluice_l
         /* a callback's own value comes back as it is */
         return err.code ? sl_engine_give(error, &err, rc) : rc;
     }
-    sl_engine_clock_end(e, &clock, decode);
+    const double seconds = sl_engine_clock_end(e, &clock, decode);
     if (decode) {
+        sl_draft_learn(&e->draft, seconds, 1, 0, 0);
         e->decode_tokens++;
         e->decode_steps++;
     } else {

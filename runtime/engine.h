@@ -16,6 +16,7 @@
 #include "offload/budget.h"
 #include "offload/store.h"
 #include "offload/sweep_plan.h"
+#include "runtime/draft.h"
 #include "runtime/engine_error.h"
 #include "runtime/graph.h"
 #include "runtime/lookahead.h"
@@ -36,6 +37,7 @@ struct sl_engine_opts {
     int lookahead;     /* experts of the next layer named ahead, 0: none */
     bool fast;         /* the fast path */
     bool check_crc, check_first;
+    bool draft_auto;
     uint64_t prefix_bytes, prefix_disk_bytes;
     const char *prefix_dir; /* NULL: none */
     uint32_t prefix_block;
@@ -111,7 +113,8 @@ struct sl_seat {
     struct sl_state *state;
     int32_t *ids; /* [ctx], those below the position were fed */
     float *own; /* [vocab]: logits that outlive other seats' steps; with one seat the shared rows */
-    unsigned char *before; /* recurrent state before a step with guesses; NULL without a draft */
+    unsigned char
+        *before; /* recurrent state before a step with guesses; NULL without, or where it rewinds */
     bool taken;
 };
 
@@ -130,6 +133,7 @@ struct sl_engine {
 
     uint64_t prefill_tokens, decode_tokens, chunks; /* chunks: of more than one token */
     uint64_t decode_steps, guessed, accepted;
+    struct sl_draft draft;
     atomic_uint_least64_t feed_n, feed_at, feed_chunk; /* tokens of the call in progress, 0: none */
     double prefill_seconds, decode_seconds;
     sluice_stages prefill_stages, decode_stages;
@@ -168,8 +172,8 @@ struct sl_feed_clock {
     double busy, start;
 };
 void sl_engine_clock_begin(const struct sl_engine *e, struct sl_feed_clock *c);
-/* share: of the time, between 0 and 1, that goes to decode; the rest is prefill's. */
-void sl_engine_clock_end(struct sl_engine *e, const struct sl_feed_clock *c, double share);
+/* share: of the time, between 0 and 1, that goes to decode; the rest is prefill's. Returns the seconds. */
+double sl_engine_clock_end(struct sl_engine *e, const struct sl_feed_clock *c, double share);
 /* SL_E_ARG or SL_E_CTX when these ids cannot be fed. */
 int sl_engine_check_feed(const struct sluice_session *s, const int32_t *ids, size_t n,
                          struct sl_err *err);

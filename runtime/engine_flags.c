@@ -210,6 +210,9 @@ void sl_engine_stats_json(cJSON *obj, const sluice_session *s)
     sl_report_u64(obj, "prefill_tokens", st.prefill_tokens);
     sl_report_u64(obj, "prefill_chunks", st.prefill_chunks);
     sl_report_u64(obj, "decode_tokens", st.decode_tokens);
+    sl_report_u64(obj, "decode_steps", st.decode_steps);
+    sl_report_u64(obj, "guessed_tokens", st.guessed_tokens);
+    sl_report_u64(obj, "accepted_tokens", st.accepted_tokens);
     sl_report_f64(obj, "prefill_seconds", st.prefill_seconds);
     sl_report_f64(obj, "decode_seconds", st.decode_seconds);
     sl_report_f64(obj, "prefill_tok_per_s", sl_rate(st.prefill_tokens, st.prefill_seconds));

@@ -99,10 +99,11 @@ int sl_engine_options(const struct sl_config *c, const sluice_options *o,
         return sl_fail(err, SL_E_ARG, NULL, "--seats", "%d is not from 1 to %d", o->seats,
                        SL_ENGINE_SEATS);
     if (o->draft < 0 || o->draft > SLUICE_MAX_GUESSES)
-        return sl_fail(err, SL_E_ARG, NULL, "--draft", "%d is not from 0 to %d", o->draft,
+        return sl_fail(err, SL_E_ARG, NULL, "--draft", "is neither off, auto nor from 1 to %d",
                        SLUICE_MAX_GUESSES);
     out->seats = o->seats ? o->seats : 1;
     out->draft = o->draft;
+    out->draft_auto = o->draft_auto != 0;
     /* One row a sequence at least, and one a guess. */
     const uint64_t least = (uint64_t)out->seats * (uint64_t)(out->draft + 1);
     if (out->logit_rows < least) out->logit_rows = least;
@@ -157,8 +158,9 @@ static void price(struct sluice_pack *p, const struct sl_engine_opts *o, uint64_
         [SL_EG_MLA] = sb.mla_rows,
         [SL_EG_KEYS] = sb.mla_expanded,
         [SL_EG_ACTIVATIONS] = sl_graph_bytes(c, &go, o->threads),
-        [SL_EG_DRAFT] =
-            o->draft ? seats * sl_align_up(sl_state_recurrent_bytes(c, out->form), 64) : 0,
+        [SL_EG_DRAFT] = o->draft && !o->fast
+                            ? seats * sl_align_up(sl_state_recurrent_bytes(c, out->form), 64)
+                            : 0,
         [SL_EG_LOGITS] = rows * vocab * sizeof(float) + own + sl_sampler_bytes(c->vocab_size),
         [SL_EG_PREFIX] = o->prefix_bytes,
         [SL_EG_THREADS] = (uint64_t)(o->threads - 1) * THREAD_BYTES,

@@ -225,22 +225,60 @@ static int run(sluice_part *parts, size_t n_parts, struct progress *g, bool swee
     return feed_again(parts, n_parts, g, &f, e, err);
 }
 
+/* ---------------------------------------------------------------- guesses */
+
+size_t sluice_guess(sluice_session *s, int32_t next, int32_t *out)
+{
+    const uint64_t at = s->state->position;
+    const uint64_t room = s->plan.info.ctx - at;
+    size_t most = (size_t)s->plan.draft;
+    if (room < most + 1) most = room ? (size_t)room - 1 : 0;
+    if (!most) return 0;
+    const size_t n = sl_draft_guess(s->ids, (size_t)at, next, most, out);
+    return n && sl_draft_wants(&s->e->draft) ? n : 0;
+}
+
+int sluice_feed_on(sluice_session *s, int32_t id, const sluice_sampling *sampling, size_t most,
+                   int32_t *more, size_t *n_more, sluice_error *error)
+{
+    sluice_part part = {.session = s, .ids = &id, .n = 1, .guesses = more, .sampling = sampling};
+    part.n_guesses = sluice_guess(s, id, more);
+    if (part.n_guesses > most) part.n_guesses = most;
+    const int rc = sluice_step(&part, 1, error);
+    *n_more = rc ? 0 : part.accepted;
+    return rc;
+}
+
+/* Where tokens are taken back inside the open tile, no guess may lie beyond it. */
+static void trim(sluice_part *p)
+{
+    const struct sl_state *st = p->session->state;
+    if (!(st->form & SL_STATE_REWIND)) return;
+    const uint64_t room = SL_KDA_TILE - 1 - (st->position + p->n - 1) % SL_KDA_TILE;
+    if (p->n_guesses > room) p->n_guesses = (size_t)room;
+}
+
 /* ---------------------------------------------------------------- the step */
 
 static void count(struct sl_engine *e, const sluice_part *parts, size_t n_parts,
                   const struct sl_feed_clock *clock, const uint64_t *before)
 {
     uint64_t decode = 0, prefill = 0;
+    size_t guessed = 0, held = 0;
     for (size_t i = 0; i < n_parts; i++) {
         const uint64_t n = parts[i].n + parts[i].accepted;
         *(parts[i].n == 1 && before[i] ? &decode : &prefill) += n;
-        e->guessed += parts[i].n_guesses;
-        e->accepted += parts[i].accepted;
+        guessed += parts[i].n_guesses;
+        held += parts[i].accepted;
     }
+    e->guessed += guessed;
+    e->accepted += held;
     e->decode_tokens += decode;
     e->prefill_tokens += prefill;
     e->decode_steps += decode > 0;
-    sl_engine_clock_end(e, clock, (double)decode / (double)(decode + prefill));
+    const double seconds =
+        sl_engine_clock_end(e, clock, (double)decode / (double)(decode + prefill));
+    if (!prefill) sl_draft_learn(&e->draft, seconds, n_parts, guessed, held);
 }
 
 int sluice_step(sluice_part *parts, size_t n_parts, sluice_error *error)
@@ -256,6 +294,7 @@ int sluice_step(sluice_part *parts, size_t n_parts, sluice_error *error)
     uint64_t tokens = 0;
     for (size_t i = 0; i < n_parts && !rc; i++) {
         rc = check_part(parts, i, e, &err);
+        if (!rc) trim(&parts[i]);
         tokens += part_tokens(&parts[i]);
     }
     if (rc) return sl_engine_give(error, &err, rc);

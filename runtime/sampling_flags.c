@@ -1,6 +1,9 @@
 /* See sampling_flags.h: a row is written once, so that its range and its help are the same everywhere. */
 #include "runtime/sampling_flags.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 struct sl_arg_opt sl_flag_temp(double *out)
 {
     return (struct sl_arg_opt){.name = "--temp",
@@ -36,4 +39,30 @@ struct sl_arg_opt sl_flag_seed(int64_t *out)
                                .metavar = "N",
                                .help = "same seed, same text",
                                .def = "0"};
+}
+
+enum { AUTO_GUESSES = 6 };
+
+struct sl_arg_opt sl_flag_draft(const char **out)
+{
+    return (struct sl_arg_opt){.name = "--draft",
+                               .kind = SL_ARG_STRING,
+                               .out = out,
+                               .group = "Engine",
+                               .metavar = "N",
+                               .help = "guess tokens from repetitions of the text, the same text "
+                                       "sooner: off, auto (where it pays), 1 to 16",
+                               .def = "off"};
+}
+
+void sl_flag_draft_set(const char *value, sluice_options *o)
+{
+    char *end;
+    o->draft = 0;
+    if (!value || strcmp(value, "off") == 0) return;
+    o->draft_auto = strcmp(value, "auto") == 0;
+    const long n = strtol(value, &end, 10);
+    o->draft = o->draft_auto                                             ? AUTO_GUESSES
+               : end == value || *end || n < 1 || n > SLUICE_MAX_GUESSES ? SLUICE_MAX_GUESSES + 1
+                                                                         : (int)n;
 }

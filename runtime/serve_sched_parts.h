@@ -20,6 +20,7 @@ struct sl_sched_seat {
     /* the step in progress */
     int32_t next; /* the token picked */
     size_t piece; /* ids of the prompt */
+    int32_t guesses[SLUICE_MAX_GUESSES];
 };
 
 struct sl_sched {

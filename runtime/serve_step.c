@@ -333,6 +333,18 @@ static void learn_piece(struct sl_sched *s, double seconds, bool answers, bool p
         s->piece += (s->piece + 1) / 2;
 }
 
+/* What may come behind the token picked. Not where log-probabilities are wanted: of a guess that held there
+ * are none. */
+static void guess(struct sl_sched_seat *t, sluice_part *p)
+{
+    const struct sl_serve_request *r = &t->job->req;
+    if (r->logprobs) return;
+    p->guesses = t->guesses;
+    p->n_guesses = sluice_guess(t->session, t->next, t->guesses);
+    const int64_t left = r->max_tokens - (int64_t)t->out.n;
+    if (r->max_tokens >= 0 && (int64_t)p->n_guesses > left) p->n_guesses = (size_t)left;
+}
+
 /* One step of the engine for the seats listed: those in a prompt with a piece of it. */
 static void step_together(struct sl_sched *s, struct sl_sched_seat *const *seats, int n,
                           int n_prompts)
@@ -354,7 +366,8 @@ static void step_together(struct sl_sched *s, struct sl_sched_seat *const *seats
             parts[i].n = t->piece;
         }
         parts[i].sampling = &t->sampling;
-        tokens += parts[i].n;
+        if (!n_prompts) guess(t, &parts[i]);
+        tokens += parts[i].n + parts[i].n_guesses;
     }
     if (!enter_call(s, NULL)) return; /* the thread ends, and the jobs with it */
     show_prompts(s, 0);
@@ -373,6 +386,8 @@ static void step_together(struct sl_sched *s, struct sl_sched_seat *const *seats
             t->fed += t->piece;
             advance_prompt(s, t, stop[i]);
         }
+        for (size_t k = 0; !rc && t->job && k < parts[i].accepted; k++)
+            (void)pass_on(s, t, t->guesses[k]);
     }
 }
 

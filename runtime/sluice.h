@@ -64,6 +64,7 @@ typedef struct {
     /* Guesses that a sequence may have in one sluice_step, at most SLUICE_MAX_GUESSES; a sequence then
      * takes memory for the recurrent state before them too. 0: none. */
     int draft;
+    int draft_auto; /* 1: sluice_guess() guesses only where that was measured to pay */
     /* Route trace to write, as sluice_trace() does; used by sluice_session_open. */
     const char *trace;
     /* Further folders to look for expert banks in; used by sluice_pack_open. */
@@ -206,13 +207,22 @@ typedef struct {
     const int32_t *ids; /* tokens to append */
     size_t n;           /* 1 or more */
     const int32_t *guesses;
-    size_t n_guesses; /* at most plan_info.draft; 0: none */
+    /* At most plan_info.draft; 0: none. Set to fewer where more could not be taken back. */
+    size_t n_guesses;
     const sluice_sampling *sampling;
     size_t accepted; /* out: guesses that were appended too */
 } sluice_part;
 /* Appends to every session; its logits after the last token are kept. On an error of the arguments or a
  * full context (-40s, 5 group) nothing is fed; after any other all these sessions are spoiled. */
 int sluice_step(sluice_part *parts, size_t n_parts, sluice_error *err);
+/* What may follow when next is appended, from repetitions of the session's text: up to plan_info.draft ids
+ * to out, whose number is returned. */
+size_t sluice_guess(sluice_session *s, int32_t next, int32_t *out);
+/* A step of one session with guesses of its own: appends id, and then the guesses that hold, at most `most`
+ * of them; these go to more[SLUICE_MAX_GUESSES], their number to *n_more. With options.draft 0 the same as
+ * sluice_feed. */
+int sluice_feed_on(sluice_session *s, int32_t id, const sluice_sampling *sampling, size_t most,
+                   int32_t *more, size_t *n_more, sluice_error *err);
 /* Makes ids[0..n) the session's whole sequence with the least work: goes on from where it stands when
  * that is a start of ids, else from the longest stored start (sluice_prefix_keep), else from the
  * beginning. n > 0. *cached (may be NULL) is how many ids were not computed, at most n, and n only where
