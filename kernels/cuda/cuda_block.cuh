@@ -169,44 +169,64 @@ static __device__ inline void sl_w_words(const uint32_t *pairs, uint32_t lo, uin
     out[1] = __byte_perm(v2, v3, pick >> 16);
 }
 
-/* ---- a block as loaded, before it is unpacked: so that many loads are under way at once */
+/* ---- what a lane takes at a time, as loaded: a block, or half a block of t8 (16 bytes, too) */
 
 template <int K> struct sl_raw {
-    uint32_t a[K == SL_KIND_T8 ? 8 : K >= SL_KIND_W2 ? 2 : 4];
+    static constexpr int parts = K == SL_KIND_T8 ? 2 : 1; /* of a block */
+    static constexpr int words = 8 / parts;
+    uint32_t a[K >= SL_KIND_W2 ? 2 : 4];
     uint32_t b[K == SL_KIND_T6 ? 2 : 1]; /* t6: high bits; w: plain bits */
     float ws;
 };
 
-template <int K, int A>
-static __device__ inline void sl_raw_load(sl_raw<K> &x, const sl_cuda_rows &m, int row, int b)
+/* Where a row's parts begin: addresses made once a row, so that a load costs one multiply-add. */
+struct sl_row_at {
+    const uint8_t *codes, *more, *scales; /* more: high bits of t6, plain bits */
+    unsigned e;                           /* m4 */
+};
+
+template <int K> static __device__ inline sl_row_at sl_row_start(const sl_cuda_rows &m, int row)
 {
-    const uint8_t *r = m.codes + (size_t)row * m.row_bytes;
+    const size_t nb = (size_t)m.nb;
+    sl_row_at x = {m.codes + (size_t)row * m.row_bytes, NULL, NULL, 0};
+    if constexpr (K == SL_KIND_T8) x.scales = x.codes + nb * 32;
+    if constexpr (K == SL_KIND_T6) x.more = x.codes + nb * 16, x.scales = x.codes + nb * 24;
+    if constexpr (K == SL_KIND_T4) x.scales = x.codes + nb * 16;
+    if constexpr (K == SL_KIND_MXFP4) x.scales = m.scales + (size_t)row * nb;
+    if constexpr (K >= SL_KIND_M4) x.scales = m.scales + (size_t)row * ((nb + 1) / 2);
+    if constexpr (K == SL_KIND_M4) x.e = __ldg(m.row_scales + row);
+    if constexpr (K == SL_KIND_W2_PLAIN) x.more = m.plain + (size_t)row * nb * 4;
+    return x;
+}
+
+/* b counts parts of blocks. */
+template <int K, int A>
+static __device__ inline void sl_raw_load(sl_raw<K> &x, const sl_row_at &r, int b)
+{
     if constexpr (K == SL_KIND_T8) {
-        sl_load<32, A>(x.a, r + (size_t)b * 32);
-        x.ws = sl_d_f16(r + (size_t)m.nb * 32 + (size_t)b * 2);
+        sl_load<16, A>(x.a, r.codes + (size_t)b * 16);
+        x.ws = sl_d_f16(r.scales + (size_t)(b >> 1) * 2);
     } else if constexpr (K == SL_KIND_T6) {
-        sl_load<16, A>(x.a, r + (size_t)b * 16);
-        sl_load<8, (A > 8 ? 8 : A)>(x.b, r + (size_t)m.nb * 16 + (size_t)b * 8);
-        x.ws = sl_d_f16(r + (size_t)m.nb * 24 + (size_t)b * 2);
+        sl_load<16, A>(x.a, r.codes + (size_t)b * 16);
+        sl_load<8, (A > 8 ? 8 : A)>(x.b, r.more + (size_t)b * 8);
+        x.ws = sl_d_f16(r.scales + (size_t)b * 2);
     } else if constexpr (K == SL_KIND_T4) {
-        sl_load<16, A>(x.a, r + (size_t)b * 16);
-        x.ws = sl_d_f16(r + (size_t)m.nb * 16 + (size_t)b * 2);
+        sl_load<16, A>(x.a, r.codes + (size_t)b * 16);
+        x.ws = sl_d_f16(r.scales + (size_t)b * 2);
     } else if constexpr (K == SL_KIND_MXFP4) {
-        sl_load<16, A>(x.a, r + (size_t)b * 16);
-        x.ws = sl_d_e8m0_half(__ldg(m.scales + (size_t)row * m.nb + b));
+        sl_load<16, A>(x.a, r.codes + (size_t)b * 16);
+        x.ws = sl_d_e8m0_half(__ldg(r.scales + b));
     } else if constexpr (K == SL_KIND_M4) {
-        sl_load<16, A>(x.a, r + (size_t)b * 16);
-        const unsigned n = __ldg(m.scales + (size_t)row * ((m.nb + 1) / 2) + (b >> 1));
-        x.ws = sl_d_e8m0_half((uint8_t)(__ldg(m.row_scales + row) - (n >> (b & 1) * 4 & 15)));
+        sl_load<16, A>(x.a, r.codes + (size_t)b * 16);
+        const unsigned n = __ldg(r.scales + (b >> 1));
+        x.ws = sl_d_e8m0_half((uint8_t)(r.e - (n >> (b & 1) * 4 & 15)));
     } else {
-        const uint2 v = __ldg((const uint2 *)r + (K == SL_KIND_W1 ? b >> 1 : b));
+        const uint2 v = __ldg((const uint2 *)r.codes + (K == SL_KIND_W1 ? b >> 1 : b));
         const bool turned = K == SL_KIND_W1 && (b & 1);
         x.a[0] = turned ? v.y : v.x;
         x.a[1] = turned ? v.x : v.y;
-        if constexpr (K == SL_KIND_W2_PLAIN)
-            x.b[0] = __ldg((const uint32_t *)m.plain + (size_t)row * m.nb + b);
-        const unsigned n =
-            __ldg(m.scales + (size_t)row * ((m.nb + 1) / 2) + (b >> 1)) >> (b & 1) * 4 & 15;
+        if constexpr (K == SL_KIND_W2_PLAIN) x.b[0] = __ldg((const uint32_t *)r.more + b);
+        const unsigned n = __ldg(r.scales + (b >> 1)) >> (b & 1) * 4 & 15;
         x.ws = (float)((4 + (n & 3)) << (n >> 2));
     }
 }
@@ -216,7 +236,7 @@ static __device__ inline void sl_raw_words(const sl_raw<K> &x, const uint32_t *p
 {
     if constexpr (K == SL_KIND_T8) {
 #pragma unroll
-        for (int i = 0; i < 8; i++) w[i] = x.a[i < (int)(sizeof x.a / 4) ? i : 0];
+        for (int i = 0; i < 4; i++) w[i] = x.a[i];
     } else if constexpr (K == SL_KIND_T6) {
 #pragma unroll
         for (int k = 0; k < 8; k++) {
@@ -273,7 +293,7 @@ static __device__ inline void sl_quarter_load(sl_quarter<K> &x, const sl_cuda_ro
         x.ws = sl_d_e8m0_half((uint8_t)(__ldg(m.row_scales + row) - (n >> (b & 1) * 4 & 15)));
     } else {
         sl_raw<K> whole;
-        sl_raw_load<K, A>(whole, m, row, b);
+        sl_raw_load<K, A>(whole, sl_row_start<K>(m, row), b);
         /* The lane's weights 8t .. 8t+7 to the bottom: a cyclic turn of the word. */
         const uint32_t lo = whole.a[0], hi = whole.a[1];
         if constexpr (K == SL_KIND_W1) {

@@ -13,7 +13,7 @@ namespace
 {
 
 constexpr int WARPS = 8, HEADS = 2, STEP = 2;
-constexpr int MAX_STRETCHES = 128, MIN_STRETCH = 64;
+constexpr int MAX_STRETCHES = 128, MIN_STRETCH = 16;
 
 size_t stretch_of(size_t n_pos)
 {
@@ -73,11 +73,13 @@ __global__ void __launch_bounds__(WARPS * 32, 2)
             float m = top[h];
 #pragma unroll
             for (int k = 0; k < STEP; k++) m = fmaxf(m, w[h][k]);
-            const float keep = sl_d_exp(top[h] - m);
-            top[h] = m;
-            sum[h] *= keep;
+            if (m > top[h]) { /* the same for the whole warp; else the factor is 1 */
+                const float keep = sl_d_exp(top[h] - m);
+                top[h] = m;
+                sum[h] *= keep;
 #pragma unroll
-            for (int i = 0; i < NL; i++) acc[h][i] *= keep;
+                for (int i = 0; i < NL; i++) acc[h][i] *= keep;
+            }
 #pragma unroll
             for (int k = 0; k < STEP; k++) {
                 const float p = sl_d_exp(w[h][k] - m);

@@ -5,8 +5,9 @@
  *
  *   d   sum over a block of 32 of code * q, exact int32 (a8x2: 256 * d0 + d1): equal to the sum of the
  *       reference's eight quads, below 2^28
- *   y   sum over blocks of (float)d * (ws * scale), fused multiply-add, in an order fixed by shape, format
- *       and n_tok: the float order is the GPU's own, the integers and the scales are act.h's. Trellis
+ *       (t8 of one or two tokens: over each half of a block)
+ *   y   sum over blocks of (float)d * (ws * scale), fused multiply-add, in an order fixed by shape, format,
+ *       n_tok and number of products: the float order is the GPU's own, the integers and the scales are act.h's. Trellis
  *       formats: times the row scale last.
  *
  * So y is within (blocks + 6) roundings of the exact sum of its terms (tests/cuda/test_cuda_mul), and

@@ -29,26 +29,51 @@ __global__ void rmsnorm_kernel(float *y, size_t ldy, const float *x, size_t ldx,
 
 /* One pass over all slots makes every score: a column's values of MIX_AT_ONCE slots are loaded
  * together, and all sums meet in shared memory once. The mix is a second pass (from the cache). */
-constexpr int MIX_AT_ONCE = 12;
+constexpr int MIX_AT_ONCE = 10;
 
+template <int V> struct some {
+    float x[V];
+};
+
+template <int V> static __device__ inline some<V> load_some(const float *p)
+{
+    some<V> s;
+    if constexpr (V == 4) {
+        const float4 v = *(const float4 *)p;
+        s.x[0] = v.x, s.x[1] = v.y, s.x[2] = v.z, s.x[3] = v.w;
+    } else {
+        s.x[0] = *p;
+    }
+    return s;
+}
+
+/* V columns a thread and step: 4 where rows allow it. */
+template <int V>
 __global__ void __launch_bounds__(1024)
     mix_kernel(float *x, const float *stream, float *rms, int n_slots, int n_banked, const float *w,
                const float *norm, int hidden, float eps, int *bad)
 {
     __shared__ float part[32], sums[32][MIX_AT_ONCE + 1], score[MAX_MIX];
     const int tok = blockIdx.x, n = n_banked + 1, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const int warps = blockDim.x >> 5;
+    const int warps = blockDim.x >> 5, first = threadIdx.x * V, step = blockDim.x * V;
     const float *v = stream + (size_t)tok * n_slots * hidden;
     float *rm = rms + (size_t)tok * n_slots, *out = x + (size_t)tok * hidden;
     const float *p = v + (size_t)n_banked * hidden;
     for (int k0 = 0; k0 < n; k0 += MIX_AT_ONCE) {
         float dot[MIX_AT_ONCE] = {}, sq = 0.0f;
-        for (int i = threadIdx.x; i < hidden; i += blockDim.x) {
-            const float wi = w ? w[i] : 0.0f;
-            sq = fmaf(p[i], p[i], sq);
+        for (int i = first; i < hidden; i += step) {
+            some<V> wi = {}, vi[MIX_AT_ONCE], pi = load_some<V>(p + i);
+            if (w) wi = load_some<V>(w + i);
 #pragma unroll
             for (int k = 0; k < MIX_AT_ONCE; k++)
-                if (w && k0 + k < n) dot[k] = fmaf(v[(size_t)(k0 + k) * hidden + i], wi, dot[k]);
+                if (w && k0 + k < n) vi[k] = load_some<V>(v + (size_t)(k0 + k) * hidden + i);
+#pragma unroll
+            for (int j = 0; j < V; j++) sq = fmaf(pi.x[j], pi.x[j], sq);
+#pragma unroll
+            for (int k = 0; k < MIX_AT_ONCE; k++)
+                if (w && k0 + k < n)
+#pragma unroll
+                    for (int j = 0; j < V; j++) dot[k] = fmaf(vi[k].x[j], wi.x[j], dot[k]);
         }
         __syncthreads();
 #pragma unroll
@@ -79,15 +104,25 @@ __global__ void __launch_bounds__(1024)
     }
     __syncthreads();
     float sq = 0.0f;
-    for (int i = threadIdx.x; i < hidden; i += blockDim.x) {
-        float m = w ? 0.0f : p[i];
-#pragma unroll 4
-        for (int k = 0; w && k < n; k++) m = m + score[k] * v[(size_t)k * hidden + i];
-        out[i] = m;
-        sq = fmaf(m, m, sq);
+    for (int i = first; i < hidden; i += step) {
+        some<V> m = {};
+        if (!w) m = load_some<V>(p + i);
+#pragma unroll 5
+        for (int k = 0; w && k < n; k++) {
+            const some<V> vk = load_some<V>(v + (size_t)k * hidden + i);
+#pragma unroll
+            for (int j = 0; j < V; j++) m.x[j] = m.x[j] + score[k] * vk.x[j];
+        }
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            out[i + j] = m.x[j];
+            sq = fmaf(m.x[j], m.x[j], sq);
+        }
     }
     const float d = sqrtf(sl_block_sum(sq, part) / (float)hidden + eps);
-    for (int i = threadIdx.x; i < hidden; i += blockDim.x) out[i] = out[i] / d * norm[i];
+    for (int i = first; i < hidden; i += step)
+#pragma unroll
+        for (int j = 0; j < V; j++) out[i + j] = out[i + j] / d * norm[i + j];
 }
 
 /* A total order of (key, id): larger is a better key, or the same key and a lower id. */
@@ -107,8 +142,9 @@ static __device__ inline unsigned long long warp_best(unsigned long long v)
     return v;
 }
 
-constexpr int ROUTE_THREADS = 256, ROUTE_EACH = 16; /* 4096 experts */
+constexpr int ROUTE_THREADS = 256; /* each with EACH experts */
 
+template <int EACH>
 __global__ void __launch_bounds__(ROUTE_THREADS)
     route_kernel(float *logits, const float *bias, int n, int k, int renormalize, float scale,
                  int *ids, float *weights, int *bad)
@@ -117,9 +153,9 @@ __global__ void __launch_bounds__(ROUTE_THREADS)
     __shared__ float chosen[1024];
     float *s = logits + (size_t)blockIdx.x * n;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    unsigned long long mine[ROUTE_EACH], top = 0;
+    unsigned long long mine[EACH], top = 0;
 #pragma unroll
-    for (int i = 0; i < ROUTE_EACH; i++) {
+    for (int i = 0; i < EACH; i++) {
         const int e = threadIdx.x + i * ROUTE_THREADS;
         mine[i] = 0;
         if (e >= n) continue;
@@ -141,7 +177,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS)
             chosen[r] = s[e]; /* written by this thread */
             top = 0;
 #pragma unroll
-            for (int i = 0; i < ROUTE_EACH; i++) {
+            for (int i = 0; i < EACH; i++) {
                 if (mine[i] == won) mine[i] = 0;
                 top = mine[i] > top ? mine[i] : top;
             }
@@ -276,8 +312,14 @@ void sl_cuda_mix(struct sl_cuda *d, float *x, const float *stream, float *rms, i
 {
     if (d->failed != cudaSuccess || n_tok < 1) return;
     const unsigned threads = hidden > 1024 ? 1024 : 512;
-    mix_kernel<<<(unsigned)n_tok, threads, 0, d->stream>>>(x, stream, rms, n_slots, n_banked, w,
-                                                           norm, hidden, eps, bad);
+    /* Rows of whole groups of four, on addresses that allow it. */
+    const uintptr_t all = (uintptr_t)x | (uintptr_t)stream | (uintptr_t)w;
+    if (hidden % 4 == 0 && all % 16 == 0)
+        mix_kernel<4><<<(unsigned)n_tok, threads, 0, d->stream>>>(x, stream, rms, n_slots, n_banked,
+                                                                  w, norm, hidden, eps, bad);
+    else
+        mix_kernel<1><<<(unsigned)n_tok, threads, 0, d->stream>>>(x, stream, rms, n_slots, n_banked,
+                                                                  w, norm, hidden, eps, bad);
     SL_CUDA_LAUNCHED(d, "mix");
 }
 
@@ -285,12 +327,16 @@ void sl_cuda_route(struct sl_cuda *d, float *logits, const float *bias, int n_to
                    int renormalize, float scale, int *ids, float *weights, int *bad)
 {
     if (d->failed != cudaSuccess || n_tok < 1) return;
-    if (n > ROUTE_THREADS * ROUTE_EACH || k > 1024) {
+    if (n > ROUTE_THREADS * 16 || k > 1024) {
         sl_cuda_note(d, cudaErrorInvalidValue, "router: number of experts");
         return;
     }
-    route_kernel<<<(unsigned)n_tok, ROUTE_THREADS, 0, d->stream>>>(logits, bias, n, k, renormalize,
-                                                                   scale, ids, weights, bad);
+    if (n <= ROUTE_THREADS * 4)
+        route_kernel<4><<<(unsigned)n_tok, ROUTE_THREADS, 0, d->stream>>>(
+            logits, bias, n, k, renormalize, scale, ids, weights, bad);
+    else
+        route_kernel<16><<<(unsigned)n_tok, ROUTE_THREADS, 0, d->stream>>>(
+            logits, bias, n, k, renormalize, scale, ids, weights, bad);
     SL_CUDA_LAUNCHED(d, "router");
 }
 

@@ -55,8 +55,9 @@ static void mixes(void **state)
     (void)state;
     struct sl_cuda *d = cu_need();
     for (int turn = 0; turn < 12; turn++) {
-        const int banked = kc_below(9), slots = banked + 1 + kc_below(2);
-        const size_t h = turn % 2 ? 7168 : 256, tok = 1 + (size_t)kc_below(3);
+        const int banked = turn % 4 == 3 ? 9 + kc_below(20) : kc_below(9);
+        const int slots = banked + 1 + kc_below(2);
+        const size_t h = turn % 2 ? 7168 : turn % 4 ? 255 : 256, tok = 1 + (size_t)kc_below(3);
         const size_t ns = (size_t)slots, nv = tok * ns * h;
         float *v = floats(nv, KC_TAME), *w = floats(h, KC_TAME), *norm = floats(h, KC_TAME);
         float *rms = floats(tok * ns, KC_TAME), *x = floats(tok * h, KC_TAME);
@@ -78,7 +79,7 @@ static void mixes(void **state)
         cu_down(&bad, dbad, sizeof bad);
         assert_int_equal(bad, turn == 5);
         for (size_t t = 0; t < tok && turn != 5; t++) {
-            double s[10], top = -INFINITY, total = 0, sq = 0;
+            double s[32], top = -INFINITY, total = 0, sq = 0;
             const int n = banked + 1;
             near(got_rms[t * ns + (size_t)banked], (double)rms[t * ns + (size_t)banked],
                  (double)rms[t * ns + (size_t)banked], 16, "rms");
@@ -115,7 +116,8 @@ static void routes(void **state)
     (void)state;
     struct sl_cuda *d = cu_need();
     for (int turn = 0; turn < 40; turn++) {
-        const size_t n = turn % 2 ? 896 : 1 + (size_t)kc_below(100), tok = 1 + (size_t)kc_below(4);
+        const size_t n = turn % 2 ? 896 : 1 + (size_t)kc_below(turn % 8 ? 100 : 4096),
+                     tok = 1 + (size_t)kc_below(4);
         const size_t k = 1 + (size_t)kc_below(n < 16 ? (int)n : 16);
         const int renorm = kc_below(2);
         float *x = floats(tok * n, KC_TAME), *bias = floats(n, KC_TAME),
