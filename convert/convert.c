@@ -31,6 +31,7 @@
 #include "convert/trellis_bank.h"
 #include "offload/pack.h"
 #include "offload/pack_sums.h"
+#include "quant/w_device.h"
 
 struct run {
     const char *src, *dst;
@@ -160,6 +161,8 @@ static int check_opts(struct run *r)
                        "a mix is chosen by statistics: give --calib STATS");
     if (o->sensitivity && o->experts != SL_FMT_MIX)
         return sl_fail(r->err, SL_E_ARG, NULL, "--sensitivity", "is for a mix");
+    if (o->cuda && (!sl_w_device_takes(o->experts) || o->calib || o->live))
+        return sl_fail(r->err, SL_E_ARG, NULL, "--device", "cuda: for w26 and w36 without --calib");
     if (!sl_fmt_is_trunk(o->trunk))
         return sl_fail(r->err, SL_E_ARG, NULL, "--trunk", "%s: not one of bf16, t8, t6, t4",
                        sl_fmt_name(o->trunk));
@@ -329,6 +332,11 @@ static int preflight(struct run *r, bool resume)
     if (!rc && r->o.calib)
         rc = sl_calib_file_open(&r->plan->calib, r->o.calib, &r->in->cfg, r->err);
     if (!rc && r->o.live) rc = prepare_live(r);
+    if (!rc && r->o.cuda && !r->o.dry_run) {
+        const struct sl_config *c = &r->in->cfg;
+        const int a = c->latent_size, b = c->moe_intermediate_size;
+        rc = sl_w_device_open(&r->plan->device, (size_t)a * (size_t)b, a > b ? a : b, r->err);
+    }
     if (rc) return rc;
     r->begin = sl_resume_begin(r->plan, &r->o);
     r->done = calloc((size_t)sl_plan_n_units(r->plan), sizeof *r->done);

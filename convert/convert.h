@@ -28,6 +28,7 @@ struct sl_convert_opts {
     const char *const *bank_dirs; /* NULL/0: DST/experts */
     int n_bank_dirs;
     bool dry_run, free_source, drop_vision;
+    bool cuda; /* experts w26 or w36 without statistics: encoded on the first GPU, the same bytes */
     /* Says whether the tokenizer files in dir suit the model; called before anything is written. Code:
      * what an unusable one is, SL_E_SOURCE or SL_E_PACK. NULL: not checked, carried as they are. (The
      * tokenizer belongs to the runtime, which this folder does not know.) */

@@ -17,6 +17,7 @@
 #include "base/file.h"
 #include "base/size.h"
 #include "offload/pack_sums.h"
+#include "quant/w_device.h"
 
 struct builder {
     struct sl_plan *p;
@@ -200,6 +201,7 @@ fail:
 void sl_plan_close(struct sl_plan *p)
 {
     if (!p) return;
+    sl_w_device_close(p->device);
     for (int i = 0; i < p->n_banks; i++) {
         free(p->banks[i].dir);
         free(p->banks[i].path);

@@ -57,6 +57,7 @@ struct sl_plan_file {
     uint64_t bytes;
 };
 
+struct sl_w_device; /* quant/w_device.h */
 struct sl_plan {
     const struct sl_input *in;
     enum sl_fmt experts, trunk_fmt;
@@ -65,6 +66,7 @@ struct sl_plan {
     struct sl_calib_file *calib;      /* NULL: not calibrated from a file; owned */
     const struct sl_live_calib *live; /* NULL: no statistics are taken on the way */
     struct sl_live_price live_price;
+    struct sl_w_device *device; /* encodes experts; NULL: the CPU; owned */
     uint64_t task_bytes;
     char *dst;
     struct sl_plan_file trunk, vision;

@@ -181,6 +181,7 @@ int sl_trellis_fill(const struct sl_trellis_bank *t, const struct sl_plan *p, in
                                .cols = from.cols,
                                .h = calib.h[m == SL_DOWN],
                                .feedback = calib.feedback[m],
+                               .device = p->device,
                                .rounds = SL_TRELLIS_SCALE_ROUNDS,
                                .sweeps = SL_TRELLIS_SWEEPS(e->fmt[m])};
         struct sl_w_planes out = {

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "kernels/block_w.h"
 #include "kernels/half.h"
+#include "quant/w_device.h"
 #include "quant/w_strip.h"
 
 enum { L = SL_W_LANES, B = SL_W_BLOCK };
@@ -92,8 +93,14 @@ int sl_w_encode(const struct sl_w_job *job, void *scratch, const struct sl_w_pla
     const struct sl_w_feedback *f = t->fmt == SL_FMT_W16 ? NULL : job->feedback;
     struct sl_w_strip s;
     struct sl_w_report rep = {0};
+    const bool on_device = job->device && !f && !report && sl_w_device_takes(t->fmt);
+    if (on_device) {
+        int rc = sl_interrupted() ? sl_fail(err, SL_E_INTR, NULL, NULL, "interrupted")
+                                  : sl_w_device_encode(job->device, job, out, err);
+        if (rc) return rc;
+    }
     sl_w_strip_init(&s, t->fmt, job->cols, f ? NULL : job->h, scratch);
-    for (int r0 = 0; r0 < job->rows; r0 += L) {
+    for (int r0 = 0; r0 < job->rows && !on_device; r0 += L) {
         int rows = job->rows - r0 < L ? job->rows - r0 : L;
         int rc = sl_interrupted() ? sl_fail(err, SL_E_INTR, NULL, NULL, "interrupted")
                                   : sl_w_strip_load(&s, job->w, r0, rows, t->rms, err);

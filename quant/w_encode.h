@@ -51,6 +51,7 @@ int sl_w_feedback_open(struct sl_w_feedback *f, double *H, int cols, double damp
                        struct sl_err *err);
 void sl_w_feedback_close(struct sl_w_feedback *f);
 
+struct sl_w_device;
 struct sl_w_job {
     const struct sl_w_tables *tables;
     const struct sl_trellis *search;
@@ -59,6 +60,8 @@ struct sl_w_job {
     const float *h;                       /* [cols] >= 0, or NULL for ones; ignored with feedback */
     const struct sl_w_feedback *feedback; /* NULL: none */
     int rounds; /* row scale refits, 1 or more; 2 is the default of convert */
+    /* Encodes what it takes (w_device.h) when no feedback and no report is asked for; NULL: this CPU. */
+    struct sl_w_device *device;
     int sweeps; /* with feedback: times that every block is searched again against all others' errors */
 };
 

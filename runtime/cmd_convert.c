@@ -256,6 +256,8 @@ static bool read_trunk(const char *s, struct sl_convert_opts *o)
 
 int sl_cmd_convert(int argc, char **argv)
 {
+    static const char *const devices[] = {"cpu", "cuda", NULL};
+    const char *device = "cpu";
     const char *experts = "m4";
     const char *trunk = "bf16";
     int64_t jobs = 0;
@@ -352,6 +354,15 @@ int sl_cmd_convert(int argc, char **argv)
          .def = "one per core",
          .min = 1,
          .max = 1024},
+        {.name = "--device",
+         .kind = SL_ARG_STRING,
+         .out = &device,
+         .group = "Run",
+         .metavar = "NAME",
+         .help = "cpu, or cuda: w26 and w36 without --calib are encoded on the first GPU, the same "
+                 "bytes",
+         .def = "cpu",
+         .choices = devices},
         {.name = "--dry-run",
          .kind = SL_ARG_FLAG,
          .out = &o.dry_run,
@@ -388,6 +399,7 @@ int sl_cmd_convert(int argc, char **argv)
                              "groups kda, mla, latent, shared, dense, embed, head",
                              trunk);
     o.jobs = (int)jobs;
+    o.cuda = strcmp(device, "cuda") == 0;
     o.bank_dirs = bank_dirs.v;
     o.n_bank_dirs = bank_dirs.n;
     signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of that write, not our end */
