@@ -11,7 +11,7 @@
 
 static float *floats(size_t n, enum kc_fill kind)
 {
-    float *x = malloc(n * sizeof *x);
+    float *x = calloc(n, sizeof *x);
     assert_non_null(x);
     kc_fill(x, n, kind);
     return x;
@@ -175,7 +175,7 @@ static void sums(void **state)
         float *p = floats(tok * k, fill), *v = floats(tok * k * n, fill),
               *y = floats(tok * n, fill);
         float *want = malloc(tok * n * 4), *rows = malloc(k * n * 4);
-        int *row = malloc(tok * k * sizeof *row);
+        int *row = calloc(tok * k, sizeof *row);
         for (size_t i = 0; i < tok * k; i++) row[i] = kc_below((int)(tok * k));
         float *dp = cu_up(p, tok * k * 4), *dv = cu_up(v, tok * k * n * 4),
               *dy = cu_room(tok * n * 4);
@@ -282,7 +282,7 @@ static void head_products(void **state)
         const size_t n = (size_t)HEADS * TOK;
         float *x = floats(n * cols, KC_TAME), *y = malloc(n * cols * 4), *row = malloc(cols * 4);
         float *dx = cu_up(x, n * cols * 4), *dy = cu_room(n * cols * 4);
-        double *want = malloc(cols * sizeof *want), *size = malloc(cols * sizeof *size);
+        double *want = calloc(cols, sizeof *want), *size = calloc(cols, sizeof *size);
         sl_cuda_head_mul(d, dy, cols, &w.gpu, &h, dx, cols, (int)n);
         cu_down(y, dy, n * cols * 4);
         for (size_t t = 0; t < n; t++)
