@@ -84,8 +84,8 @@ static int apart(struct job *j)
 
 static void calibrate(const char *pack, const char *stats)
 {
-    sluice_pack *p;
-    sluice_session *s;
+    sluice_pack *p = NULL;
+    sluice_session *s = NULL;
     sluice_error e = {0};
     struct sl_err err = {0};
     sluice_options o = {.threads = 1, .ctx = WINDOW};
