@@ -82,7 +82,7 @@ refused export_names_the_tensor 3 'experts' export "$T/cal.pack" "$T/x" --format
 
 # One pass: --calib TEXT. Its bytes: tests/runtime/test_fused_calib.c; here what the command says and refuses.
 printf 'One document.\0Another, of more words than the first.' >"$T/text.txt"
-run calibrate "$P" "$T/text.txt" --window 16 -o "$T/text.stats" --json
+run calibrate "$P" "$T/text.txt" --exact --window 16 -o "$T/text.stats" --json
 tokens=$(json "$T/out" tokens)
 run convert $NANO "$T/one.pack" --experts w26 --calib "$T/text.txt" --window 16 --dry-run --json
 check one_pass_reads_the_same_tokens "$(json "$T/out" calib_tokens), calibrate $tokens" \

@@ -88,7 +88,7 @@ static void calibrate(const char *pack, const char *stats)
     sluice_session *s = NULL;
     sluice_error e = {0};
     struct sl_err err = {0};
-    sluice_options o = {.threads = 1, .ctx = WINDOW};
+    sluice_options o = {.exact = 1, .threads = 1, .ctx = WINDOW};
     struct sl_calib_shape shape;
     struct sl_calib *sums;
     struct sl_calibrator *c;
