@@ -34,7 +34,7 @@ INSTALL_GOALS := demo test
 GOALS := $(or $(MAKECMDGOALS),all)
 
 .PHONY: all help demo test bench crosscheck asan tsan lint lint-format lint-includes lint-tidy format \
-        install uninstall clean distclean aarch64 test-aarch64 deps tests test-run fuzz FORCE
+        cppcheck valgrind install uninstall clean distclean aarch64 test-aarch64 deps tests test-run fuzz FORCE
 
 all:
 
@@ -314,6 +314,18 @@ $(O)/tidy/%.ok: $(O)/obj/%.o .clang-tidy
 	  || { cat $@.log; exit 1; }
 	@touch $@
 
+# Another reader of the sources; what it gets wrong is explained in scripts/cppcheck.txt or beside the code.
+CPPCHECK ?= cppcheck
+cppcheck:
+	@command -v $(CPPCHECK) >/dev/null 2>&1 || { echo 'SKIP cppcheck is not installed'; exit 0; }; \
+	$(CPPCHECK) --std=c11 --language=c --enable=warning,performance,portability --inline-suppr --quiet \
+	  --suppressions-list=scripts/cppcheck.txt --error-exitcode=1 -I. $(CONFIG_CPPFLAGS) \
+	  --template='{file}:{line}: {severity}: {id}: {message}' $(LIB_SRC) $(CLI_SRC) && echo 'cppcheck: clean'
+
+# Memory of a conversion, a run on both I/O paths and a verification, byte by byte.
+valgrind: all
+	@SLUICE='$(O)/sluice' bash scripts/valgrind.sh
+
 # ---------------------------------------------------------------- the rest
 
 install: all
@@ -350,6 +362,7 @@ help:
 	@echo 'make fuzz          libFuzzer over every kind of input, TIME=60 seconds each (needs clang)'
 	@echo 'make bench         time the building blocks'
 	@echo 'make crosscheck    compare with independent implementations, where installed'
+	@echo 'make cppcheck, valgrind   a second static reader; memory of short runs, byte by byte'
 	@echo 'make lint, format  clang-format, include directions, clang-tidy'
 	@echo 'make aarch64, test-aarch64   cross build, and the tests under qemu'
 	@echo 'make install, uninstall      PREFIX=/usr/local DESTDIR='

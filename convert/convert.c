@@ -627,7 +627,7 @@ int sl_convert(const char *src, const char *dst, const struct sl_convert_opts *o
 {
     struct timespec t0;
     struct timespec t1;
-    struct sl_convert_report own;
+    struct sl_convert_report own = {0};
     struct run r = {.src = src,
                     .dst = dst,
                     .o = *o,

@@ -46,7 +46,7 @@ void sl_gguf_put_f32(struct sl_gguf_put *p, const char *key, float v)
 void sl_gguf_put_bool(struct sl_gguf_put *p, const char *key, bool v)
 {
     head(p, key, SL_GGUF_BOOL);
-    putc(v, p->f);
+    putc(v ? 1 : 0, p->f);
 }
 
 void sl_gguf_put_str(struct sl_gguf_put *p, const char *key, const char *s)

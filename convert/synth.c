@@ -356,7 +356,7 @@ int sl_synth(const char *dst, const struct sl_synth_opts *o, struct sl_synth_rep
 {
     struct timespec t0;
     struct timespec t1;
-    struct sl_synth_report own;
+    struct sl_synth_report own = {0};
     struct run *r = calloc(1, sizeof *r);
     if (!r) return sl_fail(err, SL_E_NOMEM, dst, NULL, "out of memory");
     *r = (struct run){.dst = dst, .o = o, .report = report ? report : &own, .err = err};

@@ -346,7 +346,7 @@ int sl_pack_verify(const struct sl_pack *p, struct sl_pool *pool,
                    void (*on_fault)(void *ctx, const char *line), void *ctx,
                    struct sl_verify_report *report, struct sl_err *err)
 {
-    struct sl_verify_report own;
+    struct sl_verify_report own = {0};
     struct verify v = {.p = p, .on_fault = on_fault, .ctx = ctx, .report = report ? report : &own};
     double start = now();
     memset(v.report, 0, sizeof *v.report);

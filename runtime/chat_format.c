@@ -140,7 +140,7 @@ static void json_message(struct sink *o, const char *type, const char *head, str
 {
     struct sl_chunk *pool = NULL;
     struct sl_buf b = {0};
-    const struct sl_jv *v;
+    const struct sl_jv *v = NULL;
     if (!o->rc) o->rc = sl_json_tree(&v, &pool, json.s, json.n, o->err);
     if (o->rc == SL_E_ARG) o->rc = sl_fail(o->err, SL_E_ARG, NULL, field, "is no valid JSON");
     if (!o->rc && v->kind != kind)

@@ -212,7 +212,7 @@ static int report_checkpoint(const struct sl_source *s, const struct sl_census *
 static int inspect_checkpoint(const char *path, bool json, struct sl_err *err)
 {
     struct sl_source *s;
-    struct sl_census census;
+    struct sl_census census = {0};
     struct prices prices;
     int rc = sl_source_open(&s, path, NULL, err);
     if (rc) return rc;

@@ -11,6 +11,7 @@ double sl_eval_lse(const float *l, int n)
     double max = l[sl_sample_argmax(l, n)];
     double sum = 0;
     for (int i = 0; i < n; i++) sum += exp((double)l[i] - max);
+    /* cppcheck-suppress invalidFunctionArg ; sum is 1 or more, the largest is in it */
     return max + log(sum);
 }
 

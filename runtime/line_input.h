@@ -15,7 +15,7 @@
 struct sl_lines;
 
 /* in and out are descriptors; a terminal is edited when both are one. Nothing is written to out else. */
-int sl_lines_open(struct sl_lines **l, int in, int out, struct sl_err *err);
+int sl_lines_open(struct sl_lines **out, int in, int out_fd, struct sl_err *err);
 void sl_lines_close(struct sl_lines *l); /* NULL is fine */
 bool sl_lines_is_terminal(const struct sl_lines *l);
 

@@ -32,7 +32,7 @@ int32_t sl_sample_argmax(const float *logits, int n)
 
 static bool before(const float *weight, int32_t a, int32_t b)
 {
-    return weight[a] > weight[b] || (weight[a] == weight[b] && a < b);
+    return weight[a] > weight[b] || (a < b && weight[a] == weight[b]);
 }
 
 static void sift_down(const float *weight, int32_t *heap, int at, int n)

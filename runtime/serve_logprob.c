@@ -26,6 +26,7 @@ void sl_serve_logprob(struct sl_serve_token *out, const float *logits, int n, in
     }
     double sum = 0;
     for (int i = 0; i < n; i++) sum += exp((double)logits[i] - (double)max);
+    /* cppcheck-suppress invalidFunctionArg ; sum is 1 or more, the largest is in it */
     double log_sum = (double)max + log(sum);
     out->self = (struct sl_serve_logprob){id, (float)((double)logits[id] - log_sum)};
     for (int i = 0; i < out->n_top; i++)
