@@ -319,7 +319,10 @@ static int serve_pack(const struct serve_flags *f, sluice_pack *p, const char *p
         goto end;
     }
     sluice_session *session = sl_sched_join(sched);
-    if (save_turns(f, &model, &err) || sl_engine_stats_save(&f->engine, session, &err))
+    /* As with the states beside them: what cannot be kept costs time later, and no answer. */
+    if (save_turns(f, &model, &err))
+        fprintf(stderr, "sluice: warning: %s; these turns will not be known\n", err.text);
+    if (sl_engine_stats_save(&f->engine, session, &err))
         status = sl_cmd_fail(&err);
     else
         status = stop_signal == SIGINT ? 130 : 0;

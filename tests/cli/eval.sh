@@ -27,7 +27,7 @@ check first_window "$(json "$T/out" nll_mean)" \
     near "$(json "$T/out" nll_mean)" "$(json $G/nll-8x256.json windows 0 mean_nll)" 0.0002
 
 # A pack compared with itself is at distance 0; with its 8-bit trunk it is near, not equal.
-run eval "$P" --ids "$T/first.u16" --window 64 --ref "$P" --json
+run eval "$P" --ids "$T/first.u16" --window 64 --ref "$P" --exact --json
 check itself_is_at_distance_0 "kl $(json "$T/out" kl_mean)" \
     [ "$(json "$T/out" kl_mean) $(json "$T/out" kl_p99) $(json "$T/out" ppl_ratio) $(json "$T/out" top1)" = "0 0 1 1" ]
 check itself_flips_nothing "$(json "$T/out" flips)" [ "$(json "$T/out" flips)" = 0 ]
@@ -46,7 +46,7 @@ kl=$(json "$T/t8.json" kl_mean)
 run eval "$T/t8.pack" --ids "$T/first.u16" --window 64 --ref "$P" --routes ref --json
 check flips_are_most_of_the_distance "kl $kl with own routes, $(json "$T/out" kl_mean) with the reference's" \
     awk -v a="$kl" -v b="$(json "$T/out" kl_mean)" 'BEGIN { exit !(b > 0 && b < a) }'
-run eval "$P" --ids "$T/first.u16" --window 64 --ref "$P" --routes ref --json
+run eval "$P" --ids "$T/first.u16" --window 64 --ref "$P" --routes ref --exact --json
 check own_routes_given_back_change_nothing "kl $(json "$T/out" kl_mean)" [ "$(json "$T/out" kl_mean)" = 0 ]
 
 # Text: NUL separates documents, each [BOS] text [EOS].

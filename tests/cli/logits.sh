@@ -4,20 +4,27 @@ nano_pack
 P=$T/nano.pack
 ids=$(json $NANO/golden/golden.json sequences 0 ids)
 
-run logits "$P" --ids "$ids" --out "$T/a.f32" --json
+run logits "$P" --exact --ids "$ids" --out "$T/a.f32" --json
 check json_report "exit $status: $(head -c 200 "$T/err")" \
     [ "$(json "$T/out" tokens) $(json "$T/out" vocab)" = "64 4096" ]
 check file_size "$(wc -c <"$T/a.f32") bytes" [ "$(wc -c <"$T/a.f32")" = $((64 * 4096 * 4)) ]
-for opts in "--threads 1 --chunk 1" "--threads 2 --chunk 7" "--chunk 17 --exact --ctx 64" "--ram 64MB"; do
+for opts in "--threads 1 --chunk 1" "--threads 2 --chunk 7" "--chunk 17 --ctx 64" "--ram 64MB"; do
     # shellcheck disable=SC2086
-    run logits "$P" --ids "$ids" --out "$T/b.f32" $opts
+    run logits "$P" --exact --ids "$ids" --out "$T/b.f32" $opts
     check "same_bits_with_${opts// /_}" "exit $status, or bits differ" cmp -s "$T/a.f32" "$T/b.f32"
 done
+# The fast path: the same bytes for one plan of chunks, however experts are kept, read and dealt out.
+run logits "$P" --ids "$ids" --out "$T/fast.f32" --chunk 16
+for opts in "" "--threads 1" "--io pread" "--io mmap" "--evict lru" "--lookahead 3" "--ram 60MB"; do
+    # shellcheck disable=SC2086
+    run logits "$P" --fast --ids "$ids" --out "$T/b.f32" --chunk 16 $opts
+    check "fast_same_bits_with_${opts// /_}" "exit $status, or bits differ" cmp -s "$T/fast.f32" "$T/b.f32"
+done
 echo "$ids" >"$T/ids.txt"
-run logits "$P" --ids-file "$T/ids.txt" --out "$T/b.f32"
+run logits "$P" --exact --ids-file "$T/ids.txt" --out "$T/b.f32"
 check ids_from_text_file "differs from --ids" cmp -s "$T/a.f32" "$T/b.f32"
 head -c 128 $NANO/golden/valid-ids.u16 >"$T/ids.u16"
-run logits "$P" --ids-file "$T/ids.u16" --out "$T/b.f32"
+run logits "$P" --exact --ids-file "$T/ids.u16" --out "$T/b.f32"
 check ids_from_u16_file "differs from --ids" cmp -s "$T/a.f32" "$T/b.f32"
 
 # Against the float64 reference: each row less its own log-sum is a log-probability.

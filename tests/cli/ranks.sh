@@ -31,15 +31,15 @@ run verify "$P" --full
 check verifies "exit $status: $(head -c 200 "$T/err")" [ "$status" = 0 ]
 
 head -c 80 $IDS >"$T/some.u16"
-run logits "$P" --ids-file "$T/some.u16" --out "$T/want.f32"
+run logits "$P" --exact --ids-file "$T/some.u16" --out "$T/want.f32"
 check plan_is_the_default "exit $status: $(head -c 200 "$T/err")" [ "$status" = 0 ]
 for way in "--chunk 1 --threads 1" "--chunk 7" "--io pread --chunk 64" "--io mmap --chunk 33" \
     "--chunk 1 --lookahead 3"; do
-    run logits "$P" --ids-file "$T/some.u16" --out "$T/got.f32" $way
+    run logits "$P" --exact --ids-file "$T/some.u16" --out "$T/got.f32" $way
     check "same bits with $way" "exit $status, or other bits" cmp -s "$T/want.f32" "$T/got.f32"
 done
 for bits in 2.125 2.4 3.125; do
-    run logits "$P" --ids-file "$T/some.u16" --out "$T/$bits.f32" --bits $bits --chunk 1 --stats "$T/$bits.json"
+    run logits "$P" --exact --ids-file "$T/some.u16" --out "$T/$bits.f32" --bits $bits --chunk 1 --stats "$T/$bits.json"
     check "bits $bits" "exit $status: $(head -c 200 "$T/err")" [ "$status" = 0 ]
     check "other bits at $bits" "same as the default" [ "$(cmp "$T/want.f32" "$T/$bits.f32" 2>&1)" != "" ]
 done
