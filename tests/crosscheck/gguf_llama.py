@@ -157,7 +157,7 @@ def logits(pack, ids, tmp):
     out = os.path.join(tmp, "out.f32")
     if os.path.exists(out):
         os.remove(out)
-    sluice("logits", pack, "--ids", ",".join(map(str, ids)), "--out", out)
+    sluice("logits", pack, "--exact", "--ids", ",".join(map(str, ids)), "--out", out)
     return np.fromfile(out, np.float32).reshape(len(ids), -1)
 
 
@@ -236,7 +236,7 @@ def run_llama(path, pack, text, tmp):
     for w in range(WINDOWS):
         part = ids[w * step : w * step + WINDOW]
         windows.append((part, logits(pack, part, tmp)))
-        out = sluice("run", pack, "--ids", ",".join(map(str, part[:32])), "-n", GREEDY, "--temp", 0,
+        out = sluice("run", pack, "--exact", "--ids", ",".join(map(str, part[:32])), "-n", GREEDY, "--temp", 0,
                      "--ignore-eos", "--json")
         mine.append(json.loads(out)["ids"][-GREEDY:])
     mean, same, line = against(llama_cpp, path, windows, mine)
