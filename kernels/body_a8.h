@@ -14,6 +14,8 @@
  *   void a8_scales(const struct sl_a8_row *, enum sl_a8_kind, int b, float *ws)
  *                                  sl_a8_scale of blocks b .. b + 7
  *   void a8_factors(const float *ws, const float *scale, float *f)       eight products
+ *   void a8_few_factors(const struct sl_a8_row *, enum sl_a8_kind, int b, int n, const float *scale, float *f)
+ *                                  both for n = 1, 2 or 4 blocks, b even; nothing past them is read
  *   sums                           eight f32
  *   sums a8_load(const float *), void a8_store(float *, sums)
  *   float a8_tree(sums even, sums odd)                                   sl_a8_tree
@@ -96,23 +98,6 @@ SL_INLINE void single(const struct sl_a8_row *r, const a8_table *t, enum sl_a8_k
     }
 }
 
-/* Scales of n < 8 blocks from b on, even, as a8_scales gives them; zeros follow. Nothing past them is
- * read. */
-SL_INLINE void few_scales(const struct sl_a8_row *r, enum sl_a8_kind k, int b, int n, float *ws)
-{
-    uint8_t left[2 * GROUP] = {0};
-    struct sl_a8_row at = *r;
-    const size_t first = (size_t)b, some = (size_t)n;
-    if (k <= K_T4)
-        memcpy(left, r->scales + 2 * first, 2 * some);
-    else if (k == K_MX)
-        memcpy(left, r->scales + first, some);
-    else
-        memcpy(left, (k >= K_W2 ? r->w.scales : r->scales) + first / 2, (some + 1) / 2);
-    at.scales = at.w.scales = left;
-    a8_scales(&at, k, 0, ws);
-}
-
 /* n blocks from b on, even, of ROWS rows with the token at x->q, which is loaded once for all. n and rows
  * are constants: everything here lies in registers. */
 SL_INLINE void rows_step(const struct sl_a8_row *r, const a8_table *t, enum sl_a8_kind k,
@@ -121,15 +106,15 @@ SL_INLINE void rows_step(const struct sl_a8_row *r, const a8_table *t, enum sl_a
 {
     const size_t plane = ((size_t)x->cols + BLOCK - 1) / BLOCK * BLOCK;
     const int8_t *q = x->q + (size_t)b * BLOCK;
-    float ws[GROUP], f[ROWS][GROUP], scale[GROUP] = {0};
-    memcpy(scale, x->scale + b, sizeof(float) * (size_t)n);
+    float ws[GROUP], f[ROWS][GROUP];
     UNROLL(4)
     for (int i = 0; i < rows; i++) {
-        if (n == GROUP)
-            a8_scales(&r[i], k, b, ws);
-        else
-            few_scales(&r[i], k, b, n, ws);
-        a8_factors(ws, scale, f[i]);
+        if (n < GROUP) {
+            a8_few_factors(&r[i], k, b, n, x->scale + b, f[i]);
+            continue;
+        }
+        a8_scales(&r[i], k, b, ws);
+        a8_factors(ws, x->scale + b, f[i]);
     }
     UNROLL(8)
     for (int j = 0; j < n; j++) {

@@ -93,6 +93,25 @@ SL_INLINE void a8_factors(const float *ws, const float *scale, float *f)
     vst1q_f32(f + 4, vmulq_f32(vld1q_f32(ws + 4), vld1q_f32(scale + 4)));
 }
 
+/* The scales are put where eight can be read. */
+SL_INLINE void a8_few_factors(const struct sl_a8_row *r, enum sl_a8_kind k, int b, int n,
+                              const float *scale, float *f)
+{
+    uint8_t left[16] = {0};
+    float ws[8];
+    struct sl_a8_row at = *r;
+    const size_t first = (size_t)b, some = (size_t)n;
+    if (k <= K_T4)
+        memcpy(left, r->scales + 2 * first, 2 * some);
+    else if (k == K_MX)
+        memcpy(left, r->scales + first, some);
+    else
+        memcpy(left, (k >= K_W2 ? r->w.scales : r->scales) + first / 2, (some + 1) / 2);
+    at.scales = at.w.scales = left;
+    a8_scales(&at, k, 0, ws);
+    for (int i = 0; i < n; i++) f[i] = ws[i] * scale[i];
+}
+
 SL_INLINE sums a8_load(const float *lane)
 {
     return (sums){vld1q_f32(lane), vld1q_f32(lane + 4)};

@@ -101,11 +101,9 @@ SL_INLINE block a8_W1(const struct sl_a8_row *r, const a8_table *t, int b)
     return a8_find(t, 0, w_index1(r->w.words + (size_t)(b >> 1) * 8, b & 1));
 }
 
-/* Eight nibbles from block b on, a multiple of 8. */
-SL_INLINE __m256i a8_eight_nibbles(const uint8_t *scales, int b)
+/* Eight nibbles. */
+SL_INLINE __m256i a8_eight_nibbles(int v)
 {
-    int v;
-    memcpy(&v, scales + (b >> 1), sizeof v);
     const __m256i n =
         _mm256_srlv_epi32(_mm256_set1_epi32(v), _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
     return _mm256_and_si256(n, _mm256_set1_epi32(15));
@@ -120,32 +118,54 @@ SL_INLINE __m256 a8_half_e8m0(__m256i s)
     return _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0.5f));
 }
 
-SL_INLINE void a8_scales(const struct sl_a8_row *r, enum sl_a8_kind k, int b, float *ws)
+/* The scale bytes of n blocks, in the low end of a register: through integers where they are fewer than
+ * eight, because a wide load right behind narrow stores waits for them. */
+SL_INLINE long long a8_bytes(const uint8_t *p, int n)
 {
-    __m256 v;
+    long long v = 0;
+    memcpy(&v, p, (size_t)n); /* n is a constant, 1, 2, 4 or 8: one load */
+    return v;
+}
+
+SL_INLINE __m256 a8_scales_of(const struct sl_a8_row *r, enum sl_a8_kind k, int b, int n)
+{
+    const size_t first = (size_t)b;
     switch (k) {
     case K_T8:
     case K_T6:
-    case K_T4:
-        v = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(r->scales + (size_t)b * 2)));
-        break;
+    case K_T4: {
+        const uint8_t *p = r->scales + 2 * first;
+        return _mm256_cvtph_ps(n == 8 ? _mm_loadu_si128((const __m128i *)p)
+                                      : _mm_cvtsi64_si128(a8_bytes(p, 2 * n)));
+    }
     case K_MX:
-        v = a8_half_e8m0(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(r->scales + b))));
-        break;
+        return a8_half_e8m0(
+            _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(a8_bytes(r->scales + first, n))));
     case K_M4: {
-        const __m256i s = _mm256_sub_epi32(_mm256_set1_epi32(r->e), a8_eight_nibbles(r->scales, b));
-        v = a8_half_e8m0(_mm256_and_si256(s, _mm256_set1_epi32(255)));
-        break;
+        const __m256i v = a8_eight_nibbles((int)a8_bytes(r->scales + first / 2, (n + 1) / 2));
+        return a8_half_e8m0(
+            _mm256_and_si256(_mm256_sub_epi32(_mm256_set1_epi32(r->e), v), _mm256_set1_epi32(255)));
     }
     default: {
-        const __m256i n = a8_eight_nibbles(r->w.scales, b);
+        const __m256i v = a8_eight_nibbles((int)a8_bytes(r->w.scales + first / 2, (n + 1) / 2));
         const __m256i m =
-            _mm256_or_si256(_mm256_and_si256(n, _mm256_set1_epi32(3)), _mm256_set1_epi32(4));
-        v = _mm256_cvtepi32_ps(_mm256_sllv_epi32(m, _mm256_srli_epi32(n, 2)));
-        break;
+            _mm256_or_si256(_mm256_and_si256(v, _mm256_set1_epi32(3)), _mm256_set1_epi32(4));
+        return _mm256_cvtepi32_ps(_mm256_sllv_epi32(m, _mm256_srli_epi32(v, 2)));
     }
     }
-    _mm256_storeu_ps(ws, v);
+}
+
+SL_INLINE void a8_scales(const struct sl_a8_row *r, enum sl_a8_kind k, int b, float *ws)
+{
+    _mm256_storeu_ps(ws, a8_scales_of(r, k, b, 8));
+}
+
+SL_INLINE void a8_few_factors(const struct sl_a8_row *r, enum sl_a8_kind k, int b, int n,
+                              const float *scale, float *f)
+{
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256 x = _mm256_maskload_ps(scale, _mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane));
+    _mm256_storeu_ps(f, _mm256_mul_ps(a8_scales_of(r, k, b, n), x));
 }
 
 SL_INLINE void a8_factors(const float *ws, const float *scale, float *f)
