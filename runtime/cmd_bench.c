@@ -1,6 +1,6 @@
 /* sluice bench: how fast this build is here.
  *
- *   kernels          matrix kernels, every ISA rung of this machine
+ *   kernels          matrix kernels, every ISA rung of this machine, beside the ceilings of a core
  *   prefill PACK     a prompt of -n tokens, from an empty state
  *   decode PACK      -n tokens one by one
  *   io               whole-record reads of a drive (cmd_bench_io.c)

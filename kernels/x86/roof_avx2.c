@@ -1,0 +1,3 @@
+/* Ceilings of a core; see body_roof.h. */
+#include "kernels/x86/simd_avx2.h"
+#include "kernels/body_roof.h"
