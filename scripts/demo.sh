@@ -48,4 +48,4 @@ say "5. Memory: the plan made before anything was allocated, and what was measur
 cat build/demo-stats.txt
 
 say "6. Perplexity of the first eight validation windows (the float64 reference says 17.8428)"
-show eval "$PACK" --ids "$SRC/golden/valid-ids.u16" --stride 4096 --windows 8
+show eval "$PACK" --ids "$SRC/golden/valid-ids.u16" --stride 4096 --windows 8 --exact
