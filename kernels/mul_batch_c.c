@@ -68,7 +68,7 @@ const struct sl_mul_batch *sl_mul_batch_for(unsigned cpu)
 #if defined(__x86_64__)
     if (cpu & SL_CPU_AVX2) k = &sl_mul_batch_avx2;
     if (cpu & SL_CPU_AVX512 && cpu & SL_CPU_AVX512VNNI)
-        k = &sl_mul_batch_avx512vnni, sl_mul_batch_neondot;
+        k = &sl_mul_batch_avx512vnni;
 #elif defined(__aarch64__)
     if (cpu & SL_CPU_NEONDOT) k = &sl_mul_batch_neondot;
 #else
