@@ -9,7 +9,7 @@
 #include "kernels/act.h"
 #include "kernels/simd_common.h"
 
-enum { B = 32 };
+enum { B = 32, NEAREST = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC };
 
 /* Bytes of a block from column order to the order of a format; the table of act.h. */
 SL_INLINE __m256i arrange(enum sl_act_order order, __m256i v)
@@ -81,14 +81,13 @@ SL_INLINE float pack_block(enum sl_act_order order, int planes, const float *fro
     }
     const float s = top / 127.0f, inv = 127.0f / top;
     const __m256 vs = _mm256_set1_ps(s), vi = _mm256_set1_ps(inv);
-    const int near = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-    for (int i = 0; i < 4; i++) whole[i] = _mm256_round_ps(_mm256_mul_ps(v[i], vi), near);
+    for (int i = 0; i < 4; i++) whole[i] = _mm256_round_ps(_mm256_mul_ps(v[i], vi), NEAREST);
     put(order, whole, to, plane);
     if (planes == 1) return s;
     const __m256 fine = _mm256_set1_ps(256.0f * inv), top_q = _mm256_set1_ps(127.0f);
     for (int i = 0; i < 4; i++) {
         const __m256 left = _mm256_sub_ps(v[i], _mm256_mul_ps(whole[i], vs));
-        __m256 r = _mm256_round_ps(_mm256_mul_ps(left, fine), near);
+        __m256 r = _mm256_round_ps(_mm256_mul_ps(left, fine), NEAREST);
         r = _mm256_min_ps(r, top_q);
         rest[i] = _mm256_max_ps(r, _mm256_sub_ps(_mm256_setzero_ps(), top_q));
     }
