@@ -358,7 +358,8 @@ static int open_parts(struct sluice_session *s, struct sl_engine *e, const struc
     struct sl_graph_opts go = {(int)plan->panel, plan->info.ctx, o->fast};
     rc = sl_graph_open(&e->graph, s->p->model, &s->kernels, e->pool, e->store, &e->arena, &go, err);
     if (rc) return rc;
-    sl_graph_set_ranks(e->graph, s->plan.ranks.ranks);
+    e->ranks = s->plan.ranks; /* the first session may be closed before the others */
+    sl_graph_set_ranks(e->graph, e->ranks.ranks);
     if (o->lookahead)
         rc = sl_lookahead_open(&e->ahead, s->p->model, s->p->ahead_maps, o->lookahead, &e->arena,
                                err);

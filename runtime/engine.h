@@ -120,6 +120,7 @@ struct sl_seat {
 
 /* What the sessions of one engine share; the last of them closes it. Used by one thread at a time. */
 struct sl_engine {
+    struct sl_rank_choice ranks; /* what the graph reads of p36 experts */
     int users, n_seats;
     struct sl_seat seat[SL_ENGINE_SEATS];
     struct sl_arena arena;

@@ -175,7 +175,7 @@ static int run(struct fit *f, double bits, sluice_error *e)
     sl_engine_observe(f->s);
     normalise_shares(f->r);
     if (!rc) rc = measure_points(f, ranks, ends, e);
-    sl_graph_set_ranks(f->s->graph, f->s->plan.ranks.ranks);
+    sl_graph_set_ranks(f->s->graph, f->s->e->ranks.ranks);
     sluice_session_reset(f->s);
     sluice_session_reset(f->ref);
     free(f->window.kept);
