@@ -67,8 +67,7 @@ const struct sl_mul_batch *sl_mul_batch_for(unsigned cpu)
     const struct sl_mul_batch *k = &sl_mul_batch_c;
 #if defined(__x86_64__)
     if (cpu & SL_CPU_AVX2) k = &sl_mul_batch_avx2;
-    if (cpu & SL_CPU_AVX512 && cpu & SL_CPU_AVX512VNNI)
-        k = &sl_mul_batch_avx512vnni;
+    if (cpu & SL_CPU_AVX512 && cpu & SL_CPU_AVX512VNNI) k = &sl_mul_batch_avx512vnni;
 #elif defined(__aarch64__)
     if (cpu & SL_CPU_NEONDOT) k = &sl_mul_batch_neondot;
 #else
