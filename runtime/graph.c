@@ -23,7 +23,7 @@ static bool opts_fit(const struct sl_graph_opts *o)
 uint64_t sl_graph_bytes(const struct sl_config *cfg, const struct sl_graph_opts *o, int n_threads)
 {
     if (!opts_fit(o)) return UINT64_MAX;
-    struct sl_graph g = {.c = cfg, .o = *o, .n_threads = n_threads, .fast = o->fast};
+    struct sl_graph g = {.c = cfg, .o = *o, .n_threads = n_threads};
     return sl_graph_lay_out(&g, NULL);
 }
 
@@ -54,7 +54,6 @@ int sl_graph_open(struct sl_graph **out, const struct sl_model *m, const struct 
     g->store = store;
     g->o = *o;
     g->n_threads = n_threads;
-    g->fast = o->fast;
     g->mul_a8 = sl_mul_a8_for(k->cpu);
     g->pack = sl_act_pack_for(k->cpu);
     g->n_nodes = store ? sl_store_nodes(store) : 1;

@@ -205,12 +205,25 @@ static void expert_task(void *ctx, int task, int worker)
     float *up = gate + SL_GRAPH_BATCH * ldh;
     float *mem = up + SL_GRAPH_BATCH * ldh;
     gather_rows(g, row, n, x);
-    sl_graph_mul_here(g, &h->mats[SL_GATE], x, latent, n, h->n, gate, ldh, mem);
-    sl_graph_mul_here(g, &h->mats[SL_UP], x, latent, n, h->n, up, ldh, mem);
-    const struct sl_seg s = {.y = gate, .y2 = up, .ldy = ldh};
+    struct sl_seg s = {.w = &h->mats[SL_GATE],
+                       .w2 = &h->mats[SL_UP],
+                       .x = x,
+                       .ldx = latent,
+                       .y = gate,
+                       .y2 = up,
+                       .ldy = ldh,
+                       .n_tok = n,
+                       .n_all = h->n};
+    sl_graph_mul_here(g, &s, mem);
     for (int i = 0; i < n; i++) sl_graph_situ(g, &s, i, 0, width);
-    sl_graph_mul_here(g, &h->mats[SL_DOWN], gate, ldh, n, h->n, g->moe.out + (size_t)row * latent,
-                      latent, mem);
+    s = (struct sl_seg){.w = &h->mats[SL_DOWN],
+                        .x = gate,
+                        .ldx = ldh,
+                        .y = g->moe.out + (size_t)row * latent,
+                        .ldy = latent,
+                        .n_tok = n,
+                        .n_all = h->n};
+    sl_graph_mul_here(g, &s, mem);
 }
 
 static void run_experts(struct sl_graph *g, struct sl_held *held, int n)

@@ -8,33 +8,37 @@
  *
  * An input is packed once a region, for all matrices that read it in one order of codes. Small ones are
  * packed by the calling thread: handing them out would take longer. */
+#include "base/size.h"
 #include "runtime/graph_parts.h"
 
 enum {
+    ALIGN = 64,
     PLANES = 2,      /* a8x2: one plane flips experts that are nearly tied */
     TOKENS = 3,      /* of a packed product, at most */
     HERE_MAX = 16384 /* floats that the calling thread packs itself: about 5 us */
 };
 
-bool sl_graph_packs(const struct sl_graph *g, enum sl_fmt fmt, int n)
+static bool packs(const struct sl_graph *g, enum sl_fmt fmt, int n)
 {
-    return g->fast && n <= TOKENS && sl_act_order_of(fmt) != SL_ACT_NONE;
+    return g->o.fast && n <= TOKENS && sl_act_order_of(fmt) != SL_ACT_NONE;
 }
 
-bool sl_graph_fuses(const struct sl_graph *g, int n)
+void sl_graph_mul_floats(const struct sl_graph *g, const struct sl_mat *w, int row0, int row1,
+                         const float *x, size_t ldx, int n, int n_all, float *y, size_t ldy)
 {
-    return g->fast && n > TOKENS;
+    const bool fused = g->o.fast && n_all > TOKENS;
+    (fused ? g->k.mul_fused : g->k.mul)(w, row0, row1, x, ldx, n, y, ldy);
 }
 
 static size_t bytes_of(int n_tok, int cols)
 {
     const size_t one = sl_act_bytes(PLANES, cols) + sl_act_scales(cols) * sizeof(float);
-    return (size_t)n_tok * one + 64;
+    return (size_t)n_tok * one;
 }
 
 size_t sl_graph_pack_floats(int cols)
 {
-    return bytes_of(TOKENS, cols) / sizeof(float) + 1;
+    return sl_align_up(bytes_of(TOKENS, cols), sizeof(float)) / sizeof(float);
 }
 
 static int max_int(int a, int b)
@@ -52,31 +56,25 @@ size_t sl_graph_pack_bytes(const struct sl_config *c, int n_pairs)
     cols = max_int(cols, max_int(c->kda_heads * c->kda_head_dim, c->n_heads * c->v_head_dim));
     cols = max_int(cols, c->latent_size);
     const int pair = max_int(c->latent_size, c->moe_intermediate_size);
-    return bytes_of(TOKENS, cols) + 2 * (size_t)n_pairs * bytes_of(1, pair);
+    return sl_align_up(bytes_of(TOKENS, cols), ALIGN) +
+           2 * (size_t)n_pairs * sl_align_up(bytes_of(1, pair), ALIGN);
 }
 
-static struct sl_packed *lay(struct sl_graph *g, enum sl_act_order order, const struct sl_seg *s,
-                             int cols)
+/* Where one input lies in mem once it is packed. */
+static struct sl_packed packed_at(void *mem, enum sl_act_order order, const float *x, size_t ldx,
+                                  int n_tok, int cols)
 {
-    struct sl_packed *p = &g->packed[g->n_packed++];
-    *p = (struct sl_packed){.x = s->x, .ldx = s->ldx};
-    p->q = (int8_t *)(g->pack_mem + g->pack_used);
-    p->scale = (float *)(g->pack_mem + g->pack_used +
-                         (size_t)s->n_tok * sl_act_bytes(PLANES, cols)); /* a multiple of 64 */
-    g->pack_used += (bytes_of(s->n_tok, cols) - 64 + 63) / 64 * 64;
-    p->act = (struct sl_act){.order = order,
-                             .cols = cols,
-                             .n_tok = s->n_tok,
-                             .planes = PLANES,
-                             .q = p->q,
-                             .scale = p->scale};
+    struct sl_packed p = {.x = x, .ldx = ldx, .q = mem};
+    p.scale = (float *)(p.q + (size_t)n_tok * sl_act_bytes(PLANES, cols)); /* a multiple of 64 */
+    p.act = (struct sl_act){
+        .order = order, .cols = cols, .n_tok = n_tok, .planes = PLANES, .q = p.q, .scale = p.scale};
     return p;
 }
 
 /* Number of the packed input of w, laid out if it is new; -1: w reads floats. */
 static int find(struct sl_graph *g, const struct sl_seg *s, const struct sl_mat *w)
 {
-    if (!w || !sl_graph_packs(g, w->fmt, s->n_all ? s->n_all : s->n_tok)) return -1;
+    if (!w || !packs(g, w->fmt, sl_seg_tokens(s))) return -1;
     const enum sl_act_order order = sl_act_order_of(w->fmt);
     for (int i = 0; i < g->n_packed; i++) {
         const struct sl_packed *p = &g->packed[i];
@@ -84,7 +82,10 @@ static int find(struct sl_graph *g, const struct sl_seg *s, const struct sl_mat 
             p->act.n_tok == s->n_tok)
             return i;
     }
-    return (int)(lay(g, order, s, w->cols) - g->packed);
+    g->packed[g->n_packed] =
+        packed_at(g->pack_mem + g->pack_used, order, s->x, s->ldx, s->n_tok, w->cols);
+    g->pack_used += sl_align_up(bytes_of(s->n_tok, w->cols), ALIGN);
+    return g->n_packed++;
 }
 
 static void pack_token(const struct sl_graph *g, const struct sl_packed *p, int tok)
@@ -127,21 +128,23 @@ void sl_graph_pack(struct sl_graph *g, struct sl_seg *segs, int n)
         for (int t = 0; t < g->packed[i].act.n_tok; t++) pack_token(g, &g->packed[i], t);
 }
 
-void sl_graph_mul_here(struct sl_graph *g, const struct sl_mat *w, const float *x, size_t ldx,
-                       int n, int n_all, float *y, size_t ldy, float *mem)
+void sl_graph_mul_here(const struct sl_graph *g, const struct sl_seg *s, float *mem)
 {
-    if (!sl_graph_packs(g, w->fmt, n_all)) {
-        (sl_graph_fuses(g, n_all) ? g->k.mul_fused : g->k.mul)(w, 0, w->rows, x, ldx, n, y, ldy);
-        return;
+    const struct sl_mat *const mats[2] = {s->w, s->w2};
+    float *const to[2] = {s->y, s->y2};
+    struct sl_packed p = {0};
+    for (int i = 0; i < 2 && mats[i]; i++) {
+        const struct sl_mat *w = mats[i];
+        if (!packs(g, w->fmt, sl_seg_tokens(s))) {
+            sl_graph_mul_floats(g, w, 0, w->rows, s->x, s->ldx, s->n_tok, sl_seg_tokens(s), to[i],
+                                s->ldy);
+            continue;
+        }
+        const enum sl_act_order order = sl_act_order_of(w->fmt);
+        if (p.act.order != order) {
+            p = packed_at(mem, order, s->x, s->ldx, s->n_tok, w->cols);
+            for (int t = 0; t < s->n_tok; t++) pack_token(g, &p, t);
+        }
+        g->mul_a8(w, 0, w->rows, &p.act, to[i], s->ldy);
     }
-    int8_t *q = (int8_t *)mem;
-    float *scale = (float *)(q + (size_t)n * sl_act_bytes(PLANES, w->cols));
-    const enum sl_act_order order = sl_act_order_of(w->fmt);
-    for (int t = 0; t < n; t++)
-        g->pack(order, PLANES, x + (size_t)t * ldx, w->cols,
-                q + (size_t)t * sl_act_bytes(PLANES, w->cols),
-                scale + (size_t)t * sl_act_scales(w->cols));
-    const struct sl_act a = {
-        .order = order, .cols = w->cols, .n_tok = n, .planes = PLANES, .q = q, .scale = scale};
-    g->mul_a8(w, 0, w->rows, &a, y, ldy);
 }

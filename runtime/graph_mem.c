@@ -186,7 +186,7 @@ uint64_t sl_graph_lay_out(struct sl_graph *g, unsigned char *base)
     if (g->has.moe)
         g->spans =
             carve(&m, 2 * (uint64_t)c->n_experts + (uint64_t)g->n_pairs + 8, sizeof *g->spans);
-    if (g->fast) {
+    if (g->o.fast) {
         g->packed = carve(&m, 2 * (uint64_t)g->n_pairs + 8, sizeof *g->packed);
         g->pack_bytes = sl_graph_pack_bytes(c, g->n_pairs);
         g->pack_mem = carve(&m, g->pack_bytes, 1);

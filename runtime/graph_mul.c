@@ -71,8 +71,8 @@ static void product(const struct sl_graph *g, const struct sl_seg *s, const stru
 {
     y += (size_t)t * s->ldy;
     if (act < 0) {
-        (sl_graph_fuses(g, s->n_all ? s->n_all : s->n_tok) ? g->k.mul_fused : g->k.mul)(
-            w, row0, row1, s->x + (size_t)t * s->ldx, s->ldx, n, y, s->ldy);
+        sl_graph_mul_floats(g, w, row0, row1, s->x + (size_t)t * s->ldx, s->ldx, n,
+                            sl_seg_tokens(s), y, s->ldy);
         return;
     }
     struct sl_act a = g->packed[act].act;
@@ -84,7 +84,7 @@ static void product(const struct sl_graph *g, const struct sl_seg *s, const stru
 
 static void mul_rows(struct sl_graph *g, const struct sl_seg *s, int row0, int row1)
 {
-    const int batch = g->fast ? FAST_BATCH : SL_GRAPH_BATCH;
+    const int batch = g->o.fast ? FAST_BATCH : SL_GRAPH_BATCH;
     for (int t = 0; t < s->n_tok; t += batch) {
         const int n = s->n_tok - t < batch ? s->n_tok - t : batch;
         float *y = s->to_y2 ? s->y2 : s->y;

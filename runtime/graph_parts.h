@@ -131,6 +131,11 @@ struct sl_seg {
     int block_rows, first_task; /* set by sl_graph_mul */
     int act, act2; /* set by sl_graph_pack: number of the packed x for w and w2, -1: none */
 };
+/* What decides how it is computed on the fast path. */
+static inline int sl_seg_tokens(const struct sl_seg *s)
+{
+    return s->n_all ? s->n_all : s->n_tok;
+}
 
 /* Inputs of one product or more as int8 activations. */
 struct sl_packed {
@@ -186,7 +191,6 @@ struct sl_graph {
     int n_nodes;                /* memory nodes that slots are spread over */
     struct sl_numa_span *spans; /* [2 * n_experts + n_pairs + 8], for dealing tasks to nodes */
     /* fast path: graph_fast.c */
-    bool fast;
     sl_mul_a8_fn mul_a8;
     sl_act_pack_fn pack;
     struct sl_packed *packed; /* [2 * n_pairs + 8], of the region in progress */
@@ -291,14 +295,12 @@ struct sl_mat sl_graph_rows(const struct sl_mat *w, int row, int n);
 /* graph_fast.c: products of the fast path. Packs what segs[n] read, each input once, and says in
  * the segments where it lies; nothing on the exact path. */
 void sl_graph_pack(struct sl_graph *g, struct sl_seg *segs, int n);
-/* Whether a matrix of this format takes packed activations, for a product of n tokens. */
-bool sl_graph_packs(const struct sl_graph *g, enum sl_fmt fmt, int n);
-/* Whether a product of n tokens takes fused sums. */
-bool sl_graph_fuses(const struct sl_graph *g, int n);
-/* A whole product inside a task: n rows of x, as sl_graph_mul would compute them; mem: scratch of
- * sl_graph_pack_floats(cols). */
-void sl_graph_mul_here(struct sl_graph *g, const struct sl_mat *w, const float *x, size_t ldx,
-                       int n, int n_all, float *y, size_t ldy, float *mem);
+/* Rows of w for n tokens of a product of n_all, from floats. */
+void sl_graph_mul_floats(const struct sl_graph *g, const struct sl_mat *w, int row0, int row1,
+                         const float *x, size_t ldx, int n, int n_all, float *y, size_t ldy);
+/* Both products of s inside a task, with the bits of sl_graph_mul and without what follows them; mem: scratch
+ * of sl_graph_pack_floats(cols). */
+void sl_graph_mul_here(const struct sl_graph *g, const struct sl_seg *s, float *mem);
 size_t sl_graph_pack_floats(int cols);
 /* Bytes of the packed inputs of any one region. */
 size_t sl_graph_pack_bytes(const struct sl_config *c, int n_pairs);
