@@ -16,6 +16,57 @@ static const int8_t sl_a8_e2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4
 /* How a format's blocks are decoded and scaled; a constant where it is used. */
 enum sl_a8_kind { K_T8, K_T6, K_T4, K_MX, K_M4, K_W2, K_W2_PLAIN, K_W1 };
 
+static inline enum sl_a8_kind sl_a8_kind_of(const struct sl_mat *w)
+{
+    switch (w->fmt) {
+    case SL_FMT_T8:
+        return K_T8;
+    case SL_FMT_T6:
+        return K_T6;
+    case SL_FMT_T4:
+        return K_T4;
+    case SL_FMT_MXFP4:
+        return K_MX;
+    case SL_FMT_M4:
+        return K_M4;
+    case SL_FMT_W16:
+        return K_W1;
+    default:
+        return w->fmt == SL_FMT_W36 || (w->fmt == SL_FMT_P36 && w->fine_codes) ? K_W2_PLAIN : K_W2;
+    }
+}
+
+/* Calls f(kind, ...) with the kind of w as a constant. */
+#define SL_A8_PER_KIND(f, w, ...)                                                                  \
+    do {                                                                                           \
+        switch (sl_a8_kind_of(w)) {                                                                \
+        case K_T8:                                                                                 \
+            f(K_T8, w, __VA_ARGS__);                                                               \
+            break;                                                                                 \
+        case K_T6:                                                                                 \
+            f(K_T6, w, __VA_ARGS__);                                                               \
+            break;                                                                                 \
+        case K_T4:                                                                                 \
+            f(K_T4, w, __VA_ARGS__);                                                               \
+            break;                                                                                 \
+        case K_MX:                                                                                 \
+            f(K_MX, w, __VA_ARGS__);                                                               \
+            break;                                                                                 \
+        case K_M4:                                                                                 \
+            f(K_M4, w, __VA_ARGS__);                                                               \
+            break;                                                                                 \
+        case K_W2:                                                                                 \
+            f(K_W2, w, __VA_ARGS__);                                                               \
+            break;                                                                                 \
+        case K_W2_PLAIN:                                                                           \
+            f(K_W2_PLAIN, w, __VA_ARGS__);                                                         \
+            break;                                                                                 \
+        case K_W1:                                                                                 \
+            f(K_W1, w, __VA_ARGS__);                                                               \
+            break;                                                                                 \
+        }                                                                                          \
+    } while (0)
+
 #define SL_A8_QUADS 8 /* of a block: partial sums that never meet before the end of a row */
 
 struct sl_a8_row {

@@ -24,7 +24,7 @@
  *                                  plane 0; whole: v may hold -128, as t8 does */
 #include <assert.h>
 #include <string.h>
-#include "kernels/a8_row.h"
+#include "kernels/a8_block.h"
 #include "kernels/simd_common.h"
 
 /* Blocks stay in registers when these loops are laid out flat; a sanitizer would take minutes over it. */
@@ -36,27 +36,6 @@
 #endif
 
 enum { BLOCK = 32, GROUP = 8, TOKENS = 16, ROWS = 4 };
-
-SL_INLINE block one_block(const struct sl_a8_row *r, const a8_table *t, enum sl_a8_kind k, int b)
-{
-    switch (k) {
-    case K_T8:
-        return a8_T8(r, b);
-    case K_T6:
-        return a8_T6(r, b);
-    case K_T4:
-        return a8_T4(r, b);
-    case K_MX:
-    case K_M4:
-        return a8_MX(r, b);
-    case K_W2:
-        return a8_W2(r, t, b, 0);
-    case K_W2_PLAIN:
-        return a8_W2(r, t, b, 1);
-    default:
-        return a8_W1(r, t, b);
-    }
-}
 
 /* Eight blocks from b on, a multiple of 8, for nt tokens. */
 SL_INLINE void group(const struct sl_a8_row *r, const a8_table *t, enum sl_a8_kind k, int planes,
@@ -190,26 +169,20 @@ SL_INLINE void mul_kind(const struct sl_mat *w, enum sl_a8_kind k, int planes, i
     }
 }
 
-/* A copy for each number of planes: the loop inside has no branch. */
-SL_INLINE void mul_planes(const struct sl_mat *w, enum sl_a8_kind k, int row0, int row1,
+/* A copy for each number of planes: the loop inside has no branch. -128 in a table is allowed, and so rare that
+ * the reference may do it: encoders never write it. */
+SL_INLINE void mul_planes(enum sl_a8_kind k, const struct sl_mat *w, int row0, int row1,
                           const struct sl_act *x, float *y, size_t ldy)
 {
-    if (x->planes == 1)
+    const uint8_t *table = k == K_W2_PLAIN && w->fmt == SL_FMT_P36 ? w->fine_table : w->table;
+    bool lowest = false;
+    for (int i = 0; k >= K_W2 && i < (k == K_W2_PLAIN ? 128 : 64); i++) lowest |= table[i] == 128;
+    if (lowest)
+        sl_mul_a8_c(w, row0, row1, x, y, ldy);
+    else if (x->planes == 1)
         mul_kind(w, k, 1, row0, row1, x, y, ldy);
     else
         mul_kind(w, k, 2, row0, row1, x, y, ldy);
-}
-
-/* -128 in a table is allowed, and so rare that the reference may do it: encoders never write it. */
-SL_INLINE void mul_table(const struct sl_mat *w, enum sl_a8_kind k, const uint8_t *table, int n,
-                         int row0, int row1, const struct sl_act *x, float *y, size_t ldy)
-{
-    bool lowest = false;
-    for (int i = 0; i < n; i++) lowest |= table[i] == 128;
-    if (lowest)
-        sl_mul_a8_c(w, row0, row1, x, y, ldy);
-    else
-        mul_planes(w, k, row0, row1, x, y, ldy);
 }
 
 void SL_A8_NAME(const struct sl_mat *w, int row0, int row1, const struct sl_act *x, float *y,
@@ -217,31 +190,5 @@ void SL_A8_NAME(const struct sl_mat *w, int row0, int row1, const struct sl_act 
 {
     assert(row0 >= 0 && row0 <= row1 && row1 <= w->rows && x->cols == w->cols);
     assert(x->order != SL_ACT_NONE && x->order == sl_act_order_of(w->fmt));
-    const bool fine = w->fmt == SL_FMT_P36 && w->fine_codes;
-    switch (w->fmt) {
-    case SL_FMT_T8:
-        mul_planes(w, K_T8, row0, row1, x, y, ldy);
-        break;
-    case SL_FMT_T6:
-        mul_planes(w, K_T6, row0, row1, x, y, ldy);
-        break;
-    case SL_FMT_T4:
-        mul_planes(w, K_T4, row0, row1, x, y, ldy);
-        break;
-    case SL_FMT_MXFP4:
-        mul_planes(w, K_MX, row0, row1, x, y, ldy);
-        break;
-    case SL_FMT_M4:
-        mul_planes(w, K_M4, row0, row1, x, y, ldy);
-        break;
-    case SL_FMT_W16:
-        mul_table(w, K_W1, w->table, 64, row0, row1, x, y, ldy);
-        break;
-    default:
-        if (w->fmt == SL_FMT_W36 || fine)
-            mul_table(w, K_W2_PLAIN, fine ? w->fine_table : w->table, 128, row0, row1, x, y, ldy);
-        else
-            mul_table(w, K_W2, w->table, 64, row0, row1, x, y, ldy);
-        break;
-    }
+    SL_A8_PER_KIND(mul_planes, w, row0, row1, x, y, ldy);
 }

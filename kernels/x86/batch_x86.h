@@ -19,6 +19,7 @@
 #include "kernels/batch_pack.h"
 #include "kernels/mul_batch.h"
 #include "kernels/x86/a8_x86.h"
+#include "kernels/a8_block.h"
 
 enum {
     B = 32,
@@ -26,8 +27,11 @@ enum {
     NV = 2,
     ROWS = NV * VR,
     STEPS = B / 2,
+    PANEL = STEPS * ROWS,
     TOKENS = 128 /* sums: 8 or 16 KiB */
 };
+
+typedef int32_t panel_unit;
 
 /* Unrolled loops are what puts arrays into registers; a sanitizer would take minutes over long ones. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -70,22 +74,6 @@ SL_INLINE void put_quad(int32_t *panel, int j, __m256i codes)
                        _mm256_srai_epi16(codes, 8));
 }
 
-SL_INLINE __m256i any_block(const struct sl_a8_row *r, const a8_table *t, enum sl_a8_kind k, int b)
-{
-    switch (k) {
-    case K_T8:
-        return a8_T8(r, b);
-    case K_T6:
-        return a8_T6(r, b);
-    case K_W2:
-        return a8_W2(r, t, b, 0);
-    case K_W2_PLAIN:
-        return a8_W2(r, t, b, 1);
-    default:
-        return a8_W1(r, t, b);
-    }
-}
-
 /* Formats of nibbles are transposed before the codes are looked up: half the bytes. */
 SL_INLINE void put_nibbles(const struct sl_a8_row *r, const int8_t *table, int b, int32_t *panel)
 {
@@ -121,7 +109,7 @@ SL_INLINE void put_block(const struct sl_a8_row *r, const a8_table *t, enum sl_a
     }
     __m256i v[8];
     FLAT(8)
-    for (int i = 0; i < 8; i++) v[i] = any_block(&r[i], t, k, b);
+    for (int i = 0; i < 8; i++) v[i] = one_block(&r[i], t, k, b);
     transpose8(v);
     FLAT(8)
     for (int j = 0; j < 8; j++) put_quad(panel, j, v[j]);
@@ -138,13 +126,21 @@ SL_INLINE void put_scales(const struct sl_a8_row *r, enum sl_a8_kind k, int b0, 
     for (int b = 0; b < n; b++) ws[(size_t)b * ROWS] = some[b];
 }
 
+SL_INLINE void put_panel(const struct sl_a8_row *row, const a8_table *t, enum sl_a8_kind k, int b0,
+                         int n, int32_t *panel, float *ws)
+{
+    for (int r = 0; r < ROWS; r++) put_scales(&row[r], k, b0, n, ws + r);
+    for (int g = 0; g < ROWS; g += 8)
+        for (int b = 0; b < n; b++) put_block(row + g, t, k, b0 + b, panel + b * PANEL + g);
+}
+
 /* ---- tiles */
 
 /* Adds n blocks to the sums of nt <= TILE tokens. q and scale: of the first token, at the first block. */
 SL_INLINE void tile(const int32_t *panel, const float *ws, const int8_t *q, size_t token,
                     const float *scale, size_t nb, int n, float *sum, const int nt)
 {
-    for (int b = 0; b < n; b++, panel += STEPS * ROWS, ws += ROWS, q += 2 * B, scale++) {
+    for (int b = 0; b < n; b++, panel += PANEL, ws += ROWS, q += 2 * B, scale++) {
         vi s[TILE][NV], w[NV];
         FLAT(2)
         for (int v = 0; v < NV; v++) w[v] = b_load(panel + v * VR);
@@ -180,113 +176,7 @@ SL_INLINE void tile(const int32_t *panel, const float *ws, const int8_t *q, size
     }
 }
 
-static void tiles(const int32_t *panel, const float *ws, const int8_t *q, size_t token,
-                  const float *scale, size_t nb, int n, float *sum, int nt)
-{
-    for (; nt >= TILE; nt -= TILE) {
-        tile(panel, ws, q, token, scale, nb, n, sum, TILE);
-        q += TILE * token;
-        scale += TILE * nb;
-        sum += TILE * ROWS;
-    }
-    switch (nt) {
-    case 1:
-        tile(panel, ws, q, token, scale, nb, n, sum, 1);
-        break;
-    case 2:
-        tile(panel, ws, q, token, scale, nb, n, sum, 2);
-        break;
-    case 3:
-        tile(panel, ws, q, token, scale, nb, n, sum, 3);
-        break;
-#if TILE > 4
-    case 4:
-        tile(panel, ws, q, token, scale, nb, n, sum, 4);
-        break;
-    case 5:
-        tile(panel, ws, q, token, scale, nb, n, sum, 5);
-        break;
-    case 6:
-        tile(panel, ws, q, token, scale, nb, n, sum, 6);
-        break;
-    case 7:
-        tile(panel, ws, q, token, scale, nb, n, sum, 7);
-        break;
-#endif
-    default:
-        break;
-    }
-}
-
-/* Past the end of the range the last row again: its sums are not stored. */
-SL_INLINE void mul_kind(const struct sl_mat *w, enum sl_a8_kind k, int row0, int row1,
-                        const struct sl_batch_x *x, float *y, size_t ldy)
-{
-    int32_t panel[SEG * STEPS * ROWS] __attribute__((aligned(64)));
-    float ws[SEG * ROWS] __attribute__((aligned(64)));
-    float sum[TOKENS * ROWS] __attribute__((aligned(64)));
-    const int nb = sl_t8_blocks(w->cols);
-    const size_t token = sl_batch_bytes(w->cols), blocks = (size_t)nb;
-    struct sl_a8_row row[ROWS];
-    if (row0 == row1) return;
-    row[0] = sl_a8_row_at(w, row0);
-    const a8_table table = k < K_W2 ? (a8_table){0} : a8_table_of(&row[0], k == K_W2_PLAIN);
-    for (int r0 = row0; r0 < row1; r0 += ROWS) {
-        const int nr = row1 - r0 < ROWS ? row1 - r0 : ROWS;
-        for (int r = 0; r < ROWS; r++) row[r] = sl_a8_row_at(w, r0 + (r < nr ? r : nr - 1));
-        for (int t0 = 0; t0 < x->n_tok; t0 += TOKENS) {
-            const int nt = x->n_tok - t0 < TOKENS ? x->n_tok - t0 : TOKENS;
-            const int8_t *q = x->q + (size_t)t0 * token;
-            const float *scale = x->scale + (size_t)t0 * blocks;
-            memset(sum, 0, (size_t)nt * ROWS * sizeof *sum);
-            for (int b0 = 0; b0 < nb; b0 += SEG) {
-                const int n = nb - b0 < SEG ? nb - b0 : SEG;
-                for (int r = 0; r < ROWS; r++) put_scales(&row[r], k, b0, n, ws + r);
-                for (int g = 0; g < ROWS; g += 8)
-                    for (int b = 0; b < n; b++)
-                        put_block(row + g, &table, k, b0 + b, panel + b * STEPS * ROWS + g);
-                tiles(panel, ws, q + (size_t)b0 * 2 * B, token, scale + b0, blocks, n, sum, nt);
-            }
-            for (int t = 0; t < nt; t++) {
-                float *to = y + (size_t)(t0 + t) * ldy + r0;
-                for (int r = 0; r < nr; r++) to[r] = row[r].row * sum[t * ROWS + r];
-            }
-        }
-    }
-}
-
-static void mul(const struct sl_mat *w, int row0, int row1, const struct sl_batch_x *x, float *y,
-                size_t ldy)
-{
-    assert(row0 >= 0 && row0 <= row1 && row1 <= w->rows && x->cols == w->cols);
-    assert(x->order != SL_ACT_NONE && x->order == sl_act_order_of(w->fmt));
-    switch (w->fmt) {
-    case SL_FMT_T8:
-        mul_kind(w, K_T8, row0, row1, x, y, ldy);
-        break;
-    case SL_FMT_T6:
-        mul_kind(w, K_T6, row0, row1, x, y, ldy);
-        break;
-    case SL_FMT_T4:
-        mul_kind(w, K_T4, row0, row1, x, y, ldy);
-        break;
-    case SL_FMT_MXFP4:
-        mul_kind(w, K_MX, row0, row1, x, y, ldy);
-        break;
-    case SL_FMT_M4:
-        mul_kind(w, K_M4, row0, row1, x, y, ldy);
-        break;
-    case SL_FMT_W16:
-        mul_kind(w, K_W1, row0, row1, x, y, ldy);
-        break;
-    default:
-        if (w->fmt == SL_FMT_W36 || (w->fmt == SL_FMT_P36 && w->fine_codes))
-            mul_kind(w, K_W2_PLAIN, row0, row1, x, y, ldy);
-        else
-            mul_kind(w, K_W2, row0, row1, x, y, ldy);
-        break;
-    }
-}
+#include "kernels/body_batch.h"
 
 /* ---- packing */
 
