@@ -168,43 +168,19 @@ template <int K, int A> void pick(struct sl_cuda *d, const sl_mul_shape &s, sl_m
     if (a.n_tok == 2 && !s.dual) launch<K, A, 2, false>(d, s, a);
 }
 
-template <int K> void pick_aligned(struct sl_cuda *d, const sl_mul_shape &s, sl_mul_args &a)
-{
-    if (s.aligned)
-        pick<K, 16>(d, s, a);
-    else
-        pick<K, 2>(d, s, a);
-}
-
 } // namespace
 
 void sl_gemv_launch(struct sl_cuda *d, const sl_mul_shape &s, sl_mul_args &a)
 {
-    switch (s.kind) {
-    case SL_KIND_T8:
-        pick_aligned<SL_KIND_T8>(d, s, a);
-        break;
-    case SL_KIND_T6:
-        pick_aligned<SL_KIND_T6>(d, s, a);
-        break;
-    case SL_KIND_T4:
-        pick_aligned<SL_KIND_T4>(d, s, a);
-        break;
-    case SL_KIND_MXFP4:
-        pick<SL_KIND_MXFP4, 16>(d, s, a);
-        break;
-    case SL_KIND_M4:
-        pick<SL_KIND_M4, 16>(d, s, a);
-        break;
-    case SL_KIND_W2:
-        pick<SL_KIND_W2, 16>(d, s, a);
-        break;
-    case SL_KIND_W2_PLAIN:
-        pick<SL_KIND_W2_PLAIN, 16>(d, s, a);
-        break;
-    case SL_KIND_W1:
-        pick<SL_KIND_W1, 16>(d, s, a);
-        break;
-    }
+    sl_by_kind(s.kind, [&](auto kind) {
+        constexpr int K = decltype(kind)::value;
+        if constexpr (sl_kind_is_trunk(K)) {
+            if (!s.aligned) {
+                pick<K, 2>(d, s, a);
+                return;
+            }
+        }
+        pick<K, 16>(d, s, a);
+    });
     SL_CUDA_LAUNCHED(d, "product");
 }

@@ -14,19 +14,6 @@ namespace
 
 constexpr int WARPS = 8, AHEAD = 4; /* blocks whose loads are under way */
 
-static __device__ inline void mma(int *c, const uint32_t *a, uint32_t b0, uint32_t b1)
-{
-#if __CUDA_ARCH__ >= 800
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
-                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-#else
-    (void)c, (void)a, (void)b0, (void)b1;
-    __trap(); /* cuda_mul.cu asks for dot products there */
-#endif
-}
-
 template <int K, int A, int NJ, bool DUAL>
 __global__ void __launch_bounds__(WARPS * 32) mma_kernel(const __grid_constant__ sl_mul_args args)
 {
@@ -101,11 +88,11 @@ __global__ void __launch_bounds__(WARPS * 32) mma_kernel(const __grid_constant__
 #pragma unroll
                 for (int j = 0; j < NJ; j++) {
                     int c[4] = {0, 0, 0, 0};
-                    mma(c, a, x[j][0][0], x[j][0][1]);
+                    sl_mma_s8(c, a, x[j][0][0], x[j][0][1]);
                     if (planes == 2) {
 #pragma unroll
                         for (int i = 0; i < 4; i++) c[i] *= 256;
-                        mma(c, a, x[j][1][0], x[j][1][1]);
+                        sl_mma_s8(c, a, x[j][1][0], x[j][1][1]);
                     }
                     const size_t line = (size_t)b * args.ld_scale;
                     const float s[2] = {__ldg(scale[j][0] + line), __ldg(scale[j][1] + line)};
@@ -178,43 +165,19 @@ template <int K, int A> void pick(struct sl_cuda *d, const sl_mul_shape &s, sl_m
     if (a.n_tok > 8 && !s.dual) launch<K, A, 2, false>(d, s, a);
 }
 
-template <int K> void pick_aligned(struct sl_cuda *d, const sl_mul_shape &s, sl_mul_args &a)
-{
-    if (s.aligned)
-        pick<K, 16>(d, s, a);
-    else
-        pick<K, 2>(d, s, a);
-}
-
 } // namespace
 
 void sl_mma_launch(struct sl_cuda *d, const sl_mul_shape &s, sl_mul_args &a)
 {
-    switch (s.kind) {
-    case SL_KIND_T8:
-        pick_aligned<SL_KIND_T8>(d, s, a);
-        break;
-    case SL_KIND_T6:
-        pick_aligned<SL_KIND_T6>(d, s, a);
-        break;
-    case SL_KIND_T4:
-        pick_aligned<SL_KIND_T4>(d, s, a);
-        break;
-    case SL_KIND_MXFP4:
-        pick<SL_KIND_MXFP4, 16>(d, s, a);
-        break;
-    case SL_KIND_M4:
-        pick<SL_KIND_M4, 16>(d, s, a);
-        break;
-    case SL_KIND_W2:
-        pick<SL_KIND_W2, 16>(d, s, a);
-        break;
-    case SL_KIND_W2_PLAIN:
-        pick<SL_KIND_W2_PLAIN, 16>(d, s, a);
-        break;
-    case SL_KIND_W1:
-        pick<SL_KIND_W1, 16>(d, s, a);
-        break;
-    }
+    sl_by_kind(s.kind, [&](auto kind) {
+        constexpr int K = decltype(kind)::value;
+        if constexpr (sl_kind_is_trunk(K)) {
+            if (!s.aligned) {
+                pick<K, 2>(d, s, a);
+                return;
+            }
+        }
+        pick<K, 16>(d, s, a);
+    });
     SL_CUDA_LAUNCHED(d, "product");
 }

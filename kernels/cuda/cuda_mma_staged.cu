@@ -59,19 +59,6 @@ template <int N> static __device__ inline void wait_but()
 #endif
 }
 
-static __device__ inline void mma(int *c, const uint32_t *a, uint32_t b0, uint32_t b1)
-{
-#if __CUDA_ARCH__ >= 800
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
-                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-#else
-    (void)c, (void)a, (void)b0, (void)b1;
-    __trap(); /* cuda_mul.cu asks for dot products there */
-#endif
-}
-
 /* Chunk c of 16 rows from row0 on, by one warp. */
 template <int K>
 static __device__ inline void fetch_rows(uint8_t *to, const sl_cuda_rows &m, int row0, int c)
@@ -250,11 +237,11 @@ __global__ void __launch_bounds__(WARPS * 32)
 #pragma unroll
                     for (int m = 0; m < M; m++) {
                         int c[4] = {0, 0, 0, 0};
-                        mma(c, a[m], b[0][0], b[0][1]);
+                        sl_mma_s8(c, a[m], b[0][0], b[0][1]);
                         if (planes == 2) {
 #pragma unroll
                             for (int i = 0; i < 4; i++) c[i] *= 256;
-                            mma(c, a[m], b[1][0], b[1][1]);
+                            sl_mma_s8(c, a[m], b[1][0], b[1][1]);
                         }
 #pragma unroll
                         for (int i = 0; i < 4; i++)
@@ -333,23 +320,7 @@ template <int K> bool pick(struct sl_cuda *d, const sl_mul_shape &s, sl_mul_args
 bool sl_mma_staged_launch(struct sl_cuda *d, const sl_mul_shape &s, sl_mul_args &a)
 {
     if (!s.aligned || a.job[0].m[0].nb % CHUNK) return false;
-    switch (s.kind) {
-    case SL_KIND_T8:
-        return pick<SL_KIND_T8>(d, s, a);
-    case SL_KIND_T6:
-        return pick<SL_KIND_T6>(d, s, a);
-    case SL_KIND_T4:
-        return pick<SL_KIND_T4>(d, s, a);
-    case SL_KIND_MXFP4:
-        return pick<SL_KIND_MXFP4>(d, s, a);
-    case SL_KIND_M4:
-        return pick<SL_KIND_M4>(d, s, a);
-    case SL_KIND_W2:
-        return pick<SL_KIND_W2>(d, s, a);
-    case SL_KIND_W2_PLAIN:
-        return pick<SL_KIND_W2_PLAIN>(d, s, a);
-    case SL_KIND_W1:
-        return pick<SL_KIND_W1>(d, s, a);
-    }
-    return false;
+    bool done = false;
+    sl_by_kind(s.kind, [&](auto kind) { done = pick<decltype(kind)::value>(d, s, a); });
+    return done;
 }

@@ -2,6 +2,7 @@
 #ifndef SL_KERNELS_CUDA_MUL_CUH
 #define SL_KERNELS_CUDA_MUL_CUH
 
+#include <type_traits>
 #include "kernels/cuda/cuda_block.cuh"
 
 extern "C" {
@@ -44,6 +45,48 @@ void sl_mma_launch(struct sl_cuda *d, const sl_mul_shape &s, sl_mul_args &a); /*
 static __device__ inline float sl_row_scale(const sl_cuda_rows &m, int row)
 {
     return m.row_scales && m.table ? sl_d_f16(m.row_scales + (size_t)row * 2) * 0x1p-12f : 1.0f;
+}
+
+/* c[16 x 8] += a[16 x 32] b[32 x 8], int8 to int32, spread over a warp as the instruction says. */
+static __device__ inline void sl_mma_s8(int *c, const uint32_t *a, uint32_t b0, uint32_t b1)
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
+                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+    (void)c, (void)a, (void)b0, (void)b1;
+    __trap(); /* cuda_mul.cu asks for dot products there */
+#endif
+}
+
+/* f(std::integral_constant<int, kind>), for kernels that are compiled once a kind. */
+template <class F> void sl_by_kind(enum sl_cuda_kind kind, F &&f)
+{
+    switch (kind) {
+    case SL_KIND_T8:
+        return f(std::integral_constant<int, SL_KIND_T8>());
+    case SL_KIND_T6:
+        return f(std::integral_constant<int, SL_KIND_T6>());
+    case SL_KIND_T4:
+        return f(std::integral_constant<int, SL_KIND_T4>());
+    case SL_KIND_MXFP4:
+        return f(std::integral_constant<int, SL_KIND_MXFP4>());
+    case SL_KIND_M4:
+        return f(std::integral_constant<int, SL_KIND_M4>());
+    case SL_KIND_W2:
+        return f(std::integral_constant<int, SL_KIND_W2>());
+    case SL_KIND_W2_PLAIN:
+        return f(std::integral_constant<int, SL_KIND_W2_PLAIN>());
+    case SL_KIND_W1:
+        return f(std::integral_constant<int, SL_KIND_W1>());
+    }
+}
+/* Rows of trunk formats may start on any even byte; planes of experts are aligned. */
+constexpr bool sl_kind_is_trunk(int kind)
+{
+    return kind == SL_KIND_T8 || kind == SL_KIND_T6 || kind == SL_KIND_T4;
 }
 
 #endif
