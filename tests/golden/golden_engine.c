@@ -135,3 +135,37 @@ int golden_rungs(unsigned masks[8])
         if ((have & all[i]) == all[i]) masks[n++] = all[i];
     return n;
 }
+
+static int save(void *ctx, void *data, uint64_t bytes)
+{
+    struct golden_copy *c = ctx;
+    unsigned char *grown = realloc(c->data, c->bytes + bytes);
+    if (!grown) return -1;
+    memcpy(grown + c->bytes, data, bytes);
+    c->data = grown;
+    c->bytes += bytes;
+    return 0;
+}
+
+static int restore(void *ctx, void *data, uint64_t bytes)
+{
+    struct golden_copy *c = ctx;
+    if (bytes > c->bytes - c->at) return -1;
+    memcpy(data, c->data + c->at, bytes);
+    c->at += bytes;
+    return 0;
+}
+
+struct golden_copy golden_save(struct golden_engine *e)
+{
+    struct golden_copy c = {0};
+    assert_int_equal(sl_state_each(e->state, save, &c), 0);
+    return c;
+}
+
+void golden_restore(struct golden_engine *e, struct golden_copy *c)
+{
+    c->at = 0;
+    assert_int_equal(sl_state_each(e->state, restore, c), 0);
+    assert_int_equal(c->at, c->bytes);
+}

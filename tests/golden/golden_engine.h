@@ -50,6 +50,14 @@ void golden_close(struct golden_engine *e);
 void golden_feed(struct golden_engine *e, const int32_t *ids, int n, float *out);
 int golden_vocab(const struct golden_engine *e);
 
+/* The pieces of sl_state_each, taken out of a state, and put into one that stands at that position. */
+struct golden_copy {
+    unsigned char *data; /* free() */
+    size_t bytes, at;
+};
+struct golden_copy golden_save(struct golden_engine *e);
+void golden_restore(struct golden_engine *e, struct golden_copy *c);
+
 /* The kernel rungs this machine has: masks[0..n-1] from plain C up, at most 8. */
 int golden_rungs(unsigned masks[8]);
 

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -77,6 +78,28 @@ void golden_seq_named(const struct golden *g, const char *name, struct golden_se
         if (strcmp(out->name, name) == 0) return;
     }
     fail_msg("golden.json: no sequence %s", name);
+}
+
+void golden_ids(const char *source, int32_t *ids, int n)
+{
+    struct golden g;
+    char path[SL_PATH_MAX + 32];
+    golden_load(&g, source);
+    snprintf(path, sizeof path, "%s/valid-ids.u16", g.dir);
+    if (access(path, F_OK) == 0) {
+        char *bytes;
+        size_t len;
+        assert_int_equal(sl_read_file(&bytes, &len, path, 1 << 24, SL_E_SOURCE, NULL), 0);
+        assert_true(len >= 2 * (size_t)n);
+        for (int t = 0; t < n; t++) ids[t] = sl_le16(bytes + 2 * t);
+        free(bytes);
+    } else {
+        struct golden_seq q;
+        golden_seq_named(&g, "len-300", &q);
+        assert_int_equal(q.n_ids, n);
+        memcpy(ids, q.ids, sizeof *ids * (size_t)n);
+    }
+    golden_free(&g);
 }
 
 float *golden_floats(const struct golden *g, const char *file, size_t count)

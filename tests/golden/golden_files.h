@@ -40,6 +40,8 @@ void golden_free(struct golden *g);
 int golden_n_seqs(const struct golden *g);
 void golden_seq_at(const struct golden *g, int i, struct golden_seq *out);
 void golden_seq_named(const struct golden *g, const char *name, struct golden_seq *out);
+/* n tokens of source: the start of its valid-ids.u16 where it has one, else its sequence len-300. */
+void golden_ids(const char *source, int32_t *ids, int n);
 /* Whole file of count f32; fails the test on another size. malloc'ed. */
 float *golden_floats(const struct golden *g, const char *file, size_t count);
 /* Array of trace-N.bin, which `bytes` holds. */

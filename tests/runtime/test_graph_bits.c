@@ -100,35 +100,13 @@ static void check(int m, const char *pack, int n, const struct golden_opts *o, c
     run_free(&r);
 }
 
-static void load_ids(int m)
-{
-    struct golden g;
-    golden_load(&g, sources[m]);
-    if (m == NANO) {
-        char path[SL_PATH_MAX + 32];
-        char *bytes;
-        size_t len;
-        snprintf(path, sizeof path, "%s/valid-ids.u16", g.dir);
-        assert_int_equal(sl_read_file(&bytes, &len, path, 1 << 24, SL_E_SOURCE, NULL), 0);
-        assert_true(len >= 2 * N_TOKENS);
-        for (int t = 0; t < N_TOKENS; t++) yard[m].ids[t] = sl_le16(bytes + 2 * t);
-        free(bytes);
-    } else {
-        struct golden_seq q;
-        golden_seq_named(&g, "len-300", &q);
-        assert_int_equal(q.n_ids, N_TOKENS);
-        memcpy(yard[m].ids, q.ids, sizeof yard[m].ids);
-    }
-    golden_free(&g);
-}
-
 static int set_up(void **state)
 {
     (void)state;
     const struct golden_opts plain = {.threads = 1, .chunk = 1};
     for (int m = 0; m < N_MODELS; m++) {
         golden_pack(packs[m], sources[m], SL_FMT_M4, SL_FMT_BF16);
-        load_ids(m);
+        golden_ids(sources[m], yard[m].ids, N_TOKENS);
         run_with(&yard[m].want, packs[m], yard[m].ids, N_TOKENS, &plain);
     }
     return 0;

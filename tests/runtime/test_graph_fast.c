@@ -23,34 +23,12 @@ static const char *const sources[N_MODELS] = {"tests/fixtures/tiny-a", "tests/fi
 static char packs[N_MODELS][SL_PATH_MAX];
 static int32_t ids[N_MODELS][N_TOKENS];
 
-static void load_ids(int m)
-{
-    struct golden g;
-    golden_load(&g, sources[m]);
-    if (m == NANO) {
-        char path[SL_PATH_MAX + 32];
-        char *bytes;
-        size_t len;
-        snprintf(path, sizeof path, "%s/valid-ids.u16", g.dir);
-        assert_int_equal(sl_read_file(&bytes, &len, path, 1 << 24, SL_E_SOURCE, NULL), 0);
-        assert_true(len >= 2 * N_TOKENS);
-        for (int t = 0; t < N_TOKENS; t++) ids[m][t] = sl_le16(bytes + 2 * t);
-        free(bytes);
-    } else {
-        struct golden_seq q;
-        golden_seq_named(&g, "len-300", &q);
-        assert_int_equal(q.n_ids, N_TOKENS);
-        memcpy(ids[m], q.ids, sizeof ids[m]);
-    }
-    golden_free(&g);
-}
-
 static int set_up(void **state)
 {
     (void)state;
     for (int m = 0; m < N_MODELS; m++) {
         golden_pack(packs[m], sources[m], SL_FMT_M4, SL_FMT_BF16);
-        load_ids(m);
+        golden_ids(sources[m], ids[m], N_TOKENS);
     }
     return 0;
 }
@@ -153,38 +131,6 @@ static void same_plan_same_bytes(void **state)
     }
 }
 
-struct copy {
-    unsigned char *data;
-    size_t bytes, at;
-};
-
-static int save(void *ctx, void *data, uint64_t bytes)
-{
-    struct copy *c = ctx;
-    unsigned char *grown = realloc(c->data, c->bytes + bytes);
-    if (!grown) return -1;
-    memcpy(grown + c->bytes, data, bytes);
-    c->data = grown;
-    c->bytes += bytes;
-    return 0;
-}
-
-static int restore(void *ctx, void *data, uint64_t bytes)
-{
-    struct copy *c = ctx;
-    if (bytes > c->bytes - c->at) return -1;
-    memcpy(data, c->data + c->at, bytes);
-    c->at += bytes;
-    return 0;
-}
-
-static struct copy kept_state(struct golden_engine *e)
-{
-    struct copy c = {0};
-    assert_int_equal(sl_state_each(e->state, save, &c), 0);
-    return c;
-}
-
 /* Saved at every position of a tile and its ends, a sequence goes on elsewhere with the same bits. */
 static void go_on_elsewhere(void **state)
 {
@@ -198,12 +144,11 @@ static void go_on_elsewhere(void **state)
         for (int cut = 31; cut <= 49; cut++) {
             sl_state_reset(a.state);
             golden_feed(&a, ids[m], cut, NULL);
-            struct copy kept = kept_state(&a);
+            struct golden_copy kept = golden_save(&a);
             golden_feed(&a, ids[m] + cut, 20, want);
             golden_feed(&b, ids[m] + 9, 33 + cut % 7, NULL); /* something else was there before */
             sl_state_place(b.state, (uint64_t)cut);
-            assert_int_equal(sl_state_each(b.state, restore, &kept), 0);
-            assert_int_equal(kept.at, kept.bytes);
+            golden_restore(&b, &kept);
             assert_int_equal(sl_state_rollback_room(b.state), 0);
             golden_feed(&b, ids[m] + cut, 20, got);
             if (memcmp(got, want, bytes) != 0) fail_msg("%s, cut at %d", sources[m], cut);
@@ -241,7 +186,7 @@ static void rollback_is_never_fed(void **state)
             if (span > 1) golden_feed(&b, ids[m] + 200, (int)span - 1, NULL);
             assert_int_equal(sl_state_rollback_room(b.state), (at + (int)span - 1) % 16);
             assert_int_equal(sl_state_rollback(b.state, span - 1, &err), 0);
-            struct copy ca = kept_state(&a), cb = kept_state(&b);
+            struct golden_copy ca = golden_save(&a), cb = golden_save(&b);
             assert_int_equal(ca.bytes, cb.bytes);
             assert_memory_equal(ca.data, cb.data, ca.bytes);
             free(ca.data);

@@ -122,31 +122,6 @@ static void absurd_contexts(void **state)
 
 /* ---- save and restore */
 
-struct copy {
-    unsigned char *data;
-    size_t bytes, at;
-};
-
-static int save(void *ctx, void *data, uint64_t bytes)
-{
-    struct copy *c = ctx;
-    unsigned char *grown = realloc(c->data, c->bytes + bytes);
-    if (!grown) return -1;
-    memcpy(grown + c->bytes, data, bytes);
-    c->data = grown;
-    c->bytes += bytes;
-    return 0;
-}
-
-static int restore(void *ctx, void *data, uint64_t bytes)
-{
-    struct copy *c = ctx;
-    if (bytes > c->bytes - c->at) return -1;
-    memcpy(data, c->data + c->at, bytes);
-    c->at += bytes;
-    return 0;
-}
-
 static int stop_at_third(void *ctx, void *data, uint64_t bytes)
 {
     (void)data, (void)bytes;
@@ -170,8 +145,7 @@ static void go_on_elsewhere(void **state)
     struct golden_engine a;
     golden_open(&a, pack, &(struct golden_opts){.chunk = 50});
     golden_feed(&a, seq.ids, 123, NULL);
-    struct copy kept = {0};
-    assert_int_equal(sl_state_each(a.state, save, &kept), 0);
+    struct golden_copy kept = golden_save(&a);
     size_t bytes;
     float *want = feed_rows(&a, seq.ids + 123, 60, &bytes);
     for (int i = 0; i < 2; i++) {
@@ -180,9 +154,7 @@ static void go_on_elsewhere(void **state)
         golden_feed(&b, seq.ids + 9, 200, NULL); /* something else was there before */
         b.state->position = 123;
         b.state->n_expanded = 0;
-        kept.at = 0;
-        assert_int_equal(sl_state_each(b.state, restore, &kept), 0);
-        assert_int_equal(kept.at, kept.bytes);
+        golden_restore(&b, &kept);
         float *got = feed_rows(&b, seq.ids + 123, 60, &bytes);
         assert_memory_equal(got, want, bytes);
         free(got);
@@ -202,18 +174,16 @@ static void rewind_and_differ(void **state)
 {
     (void)state;
     struct golden_engine e;
-    struct copy kept = {0};
     size_t bytes;
     golden_open(&e, pack, &(struct golden_opts){.chunk = 64});
     golden_feed(&e, seq.ids, 40, NULL);
-    assert_int_equal(sl_state_each(e.state, save, &kept), 0);
+    struct golden_copy kept = golden_save(&e);
     float *want = feed_rows(&e, seq.ids + 100, 30, &bytes);
     e.state->position = 40;
-    assert_int_equal(sl_state_each(e.state, restore, &kept), 0);
+    golden_restore(&e, &kept);
     golden_feed(&e, seq.ids + 200, 60, NULL);
     e.state->position = 40;
-    kept.at = 0;
-    assert_int_equal(sl_state_each(e.state, restore, &kept), 0);
+    golden_restore(&e, &kept);
     float *got = feed_rows(&e, seq.ids + 100, 30, &bytes);
     assert_memory_equal(got, want, bytes);
     free(got);
